@@ -12,9 +12,11 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         "toolyard/v1/index.proto",
         "toolyard/v1/objects.proto",
         "toolyard/v1/runs.proto",
+        "toolyard/v1/schedules.proto",
         "toolyard/v1/tools.proto",
         "toolyard/v1/webhooks.proto",
         "toolyard/wire/v1/log.proto",
+        "toolyard/wire/v1/schedule.proto",
         "toolyard/wire/v1/worker.proto",
     ];
     let descriptors = protox::compile(files, ["."])?;

@@ -6,7 +6,7 @@ use crate::server::Server;
 use crate::terminal::{Color, Output};
 use crate::{
     backup, call, calls, demo, dev, doctor, inbox, index, json, key, log, nats_config, nats_keys, objects, parked,
-    pause, queues, runs, serve, submit, tools, webhooks, why, workers,
+    pause, queues, runs, schedules, serve, submit, tools, webhooks, why, workers,
 };
 
 const EXAMPLES: &str = "\
@@ -53,6 +53,8 @@ pub(crate) enum Command {
     Tools(tools::Command),
     #[command(subcommand)]
     Runs(runs::Command),
+    #[command(subcommand)]
+    Schedules(schedules::Command),
     #[command(subcommand)]
     Calls(calls::Command),
     Inbox(inbox::Args),

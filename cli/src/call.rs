@@ -65,7 +65,7 @@ pub(crate) struct Args {
     request_id: Option<String>,
 }
 
-fn seconds(text: &str) -> Result<std::time::Duration, String> {
+pub(crate) fn seconds(text: &str) -> Result<std::time::Duration, String> {
     let seconds: f64 = text.parse().map_err(|_| "give a number of seconds".to_owned())?;
     match std::time::Duration::try_from_secs_f64(seconds) {
         Ok(timeout) if !timeout.is_zero() => Ok(timeout),
@@ -129,7 +129,7 @@ pub(crate) async fn run(args: Args, door: &Server, terminal: &Terminal) -> Resul
 }
 
 /// The tool, or `None` if it is unknown: then the call fails with an error that lists known tools.
-async fn known(client: &Client, name: &str) -> Result<Option<v1::Tool>, Failure> {
+pub(crate) async fn known(client: &Client, name: &str) -> Result<Option<v1::Tool>, Failure> {
     match client.tool(name).await {
         Ok(tool) => Ok(Some(tool)),
         Err(client::Error::Refused(status)) if reason(&status) == Some(Reason::ToolNotFound) => Ok(None),

@@ -57,6 +57,8 @@ pub(crate) enum Failure {
     #[error("the coordinator does not hear of the worker's tools")]
     ToolsUnknown,
     #[error(transparent)]
+    Origins(#[from] origins::InvalidFile),
+    #[error(transparent)]
     Broker(#[from] local::Error),
     #[error(transparent)]
     Coordinator(#[from] coordinator::Error),
@@ -137,6 +139,7 @@ impl Failure {
             | Self::Tools(_)
             | Self::ToolsUser(_)
             | Self::Sandbox(_)
+            | Self::Origins(_)
             | Self::NotHosted(_)
             | Self::Hooks(_)
             | Self::Webhooks(_)
@@ -164,6 +167,7 @@ impl Failure {
             | Self::Tools(_)
             | Self::ToolsUser(_)
             | Self::Sandbox(_)
+            | Self::Origins(_)
             | Self::NotHosted(_)
             | Self::Hooks(_)
             | Self::Webhooks(_)

@@ -24,6 +24,7 @@ mod parked;
 mod pause;
 mod queues;
 mod runs;
+mod schedules;
 mod serve;
 mod submit;
 mod tools;
@@ -34,6 +35,7 @@ mod arguments;
 mod follow;
 mod interrupts;
 mod observe;
+mod origins;
 mod prompt;
 mod server;
 mod yard;
@@ -116,6 +118,7 @@ fn default_level(command: &Command) -> LevelFilter {
         | Command::Call(_)
         | Command::Calls(_)
         | Command::Runs(_)
+        | Command::Schedules(_)
         | Command::Inbox(_)
         | Command::Index(_)
         | Command::Key(_)
@@ -147,6 +150,7 @@ async fn run(door: &Server, command: Command, terminal: &Terminal) -> Result<Exi
         Command::Call(args) => call::run(args, door, terminal).await,
         Command::Calls(command) => calls::run(command, door, terminal).await,
         Command::Runs(command) => runs::run(command, door, terminal).await,
+        Command::Schedules(command) => schedules::run(command, door, terminal).await,
         Command::Inbox(args) => inbox::run(args, door, terminal).await,
         Command::Index(command) => index::run(command, door, terminal).await,
         Command::Key(command) => key::run(command, door, terminal).await,

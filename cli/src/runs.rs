@@ -70,6 +70,9 @@ pub(crate) struct Ls {
     /// Only runs of this tenant
     #[arg(long, value_name = "NAME", default_value = "", hide_default_value = true)]
     tenant: String,
+    /// Only runs of this schedule
+    #[arg(long, value_name = "ID", default_value = "", hide_default_value = true)]
+    schedule: String,
     /// Only runs that are at most so old, as 30s, 10m, 2h or 1d
     #[arg(long, value_name = "SPAN", value_parser = span)]
     since: Option<Duration>,
@@ -139,9 +142,10 @@ pub(crate) async fn run(command: Command, door: &Server, terminal: &Terminal) ->
 }
 
 async fn list(client: &Client, args: Ls, terminal: &Terminal) -> Result<Exit, Failure> {
-    let Ls { status, tenant, since, limit } = args;
+    let Ls { status, tenant, schedule: schedule_id, since, limit } = args;
     let status = status.unwrap_or_default().into();
-    let request = v1::ListRunsRequest { status, tenant, created_from: ago(since), ..v1::ListRunsRequest::default() };
+    let created_from = ago(since);
+    let request = v1::ListRunsRequest { status, tenant, schedule_id, created_from, ..v1::ListRunsRequest::default() };
     let (runs, coverage) = client.list_runs(request, limit).await?;
     if terminal.is_json() {
         runs.iter().try_for_each(|run| terminal.message(run))?;

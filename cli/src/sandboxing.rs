@@ -65,8 +65,14 @@ pub(crate) struct SandboxArgs {
 }
 
 impl SandboxArgs {
-    /// Makes the sandbox, and logs what it gives.
-    pub(crate) fn open(self, root: &Path, hidden: Vec<PathBuf>, user: Option<User>) -> Result<Sandbox, Failure> {
+    /// Makes the sandbox. Without a root, programs may change the folder that they run in. `folders` can be read.
+    pub(crate) fn open(
+        self,
+        root: Option<&Path>,
+        folders: Vec<PathBuf>,
+        hidden: Vec<PathBuf>,
+        user: Option<User>,
+    ) -> Result<Sandbox, Failure> {
         let limits = Limits {
             memory: self.memory,
             processes: self.processes,
@@ -83,9 +89,10 @@ impl SandboxArgs {
         });
         let network = if self.network { Network::Allowed } else { Network::Denied };
         // A root that cannot be used is reported with the tools, in their words.
-        let workspace = root.is_dir().then(|| root.to_owned());
+        let workspace = root.filter(|root| root.is_dir()).map(Path::to_owned);
+        let readable = self.readable.into_iter().chain(folders).collect();
         let settings =
-            Settings { level: self.sandbox, network, limits, groups, workspace, readable: self.readable, hidden, user };
+            Settings { level: self.sandbox, network, limits, groups, workspace, readable, hidden, user };
         Ok(Sandbox::new(settings)?)
     }
 }

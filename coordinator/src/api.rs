@@ -8,12 +8,14 @@ mod grpc;
 mod http;
 pub mod inputs;
 mod lists;
+pub(crate) mod mcp;
 pub(crate) mod needs;
 pub(crate) mod objects;
 pub(crate) mod output;
 mod port;
 mod problem;
 pub(crate) mod read;
+mod schedules;
 mod serve;
 mod tools;
 mod webhooks;
@@ -29,6 +31,7 @@ use tokio_util::sync::CancellationToken;
 pub(crate) use self::error::ApiError;
 pub(crate) use self::port::places::affordable;
 use self::read::{answer, asked, call_id, custom_tools, decision, files, new_run, reason, run_id, timeout, whose};
+pub(crate) use self::schedules::read_run;
 pub(crate) use self::serve::{Port, serve};
 pub(crate) use self::webhooks::Notices;
 use crate::admission::custom::{self, CustomTools};
@@ -39,6 +42,7 @@ use crate::objects::uploads::Uploads;
 use crate::offload;
 use crate::readers::Reader;
 use crate::runs::{NewRun, Runs};
+use crate::schedules::Schedules;
 
 /// Largest request: the arguments of a run's calls, with room for the rest.
 pub(crate) const REQUEST_BYTES_MAX: usize = 4 * 1024 * 1024;
@@ -51,7 +55,9 @@ pub(crate) struct Api {
     pub(crate) log: Arc<Log>,
     /// Set if there are webhooks.
     pub(crate) notices: Option<Notices>,
+    pub(crate) schedules: Schedules,
     pub(crate) uploads: Uploads,
+    pub(crate) mcp: Arc<mcp::Shared>,
     /// On cancellation, streams end with a final error and new requests are refused.
     pub(crate) stop: CancellationToken,
 }
@@ -174,7 +180,7 @@ impl Api {
         let call_id = call_id(&request.call_id)?;
         let run = self.runs.get(run_id(&request.run_id)?).await?;
         let call = run.find(&call_id).ok_or(RequestError::Rejected(CommandError::UnknownCall { call: call_id }))?;
-        let (why, call) = (self.runs.explain(&run, call), Some(api::call(call)));
+        let (why, call) = (self.runs.explain(&run, call), Some(api::call_in(&run, call)));
         Ok(v1::ExplainCallResponse { why, call })
     }
 

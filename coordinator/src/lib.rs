@@ -17,6 +17,7 @@ mod quotas;
 mod readers;
 mod requests;
 mod runs;
+mod schedules;
 mod shards;
 mod start;
 mod tasks;

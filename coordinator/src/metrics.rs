@@ -2,6 +2,7 @@
 //! counts each call once. Those of workers are the same at every coordinator. Calls of a tool that is not advertised
 //! are counted as `other`.
 
+pub(crate) mod schedules;
 pub(crate) mod tenants;
 
 use std::collections::HashMap;
@@ -301,6 +302,7 @@ pub(crate) struct Counts {
 
 pub(crate) static COUNTS: LazyLock<Counts> = LazyLock::new(|| {
     publish(&METRICS);
+    publish(&schedules::METRICS);
     publish(&tenants::METRICS);
     Counts {
         repeated: REPEATED.with(&[]),
@@ -472,6 +474,9 @@ mod tests {
 
     #[test]
     fn the_reference_of_metrics_is_current() {
-        telemetry::metrics::check_reference("coordinator", &[&METRICS[..], &tenants::METRICS].concat());
+        telemetry::metrics::check_reference(
+            "coordinator",
+            &[&METRICS[..], &schedules::METRICS, &tenants::METRICS].concat(),
+        );
     }
 }

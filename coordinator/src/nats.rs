@@ -15,6 +15,7 @@ pub(crate) mod pauses;
 pub(crate) mod queues;
 pub(crate) mod requests;
 pub(crate) mod scan;
+pub(crate) mod schedules;
 pub(crate) mod setup;
 pub(crate) mod signals;
 pub(crate) mod snapshots;
@@ -47,6 +48,7 @@ pub(crate) struct Broker {
     requests: kv::Store,
     snapshots: kv::Store,
     pauses: kv::Store,
+    schedules: kv::Store,
 }
 
 #[derive(Debug, thiserror::Error)]
@@ -68,7 +70,8 @@ impl Broker {
         let requests = setup::ensure_bucket(&context, names::REQUESTS_BUCKET, setup::RETENTION, log).await?;
         let snapshots = setup::ensure_bucket(&context, names::SNAPSHOTS_BUCKET, Duration::ZERO, log).await?;
         let pauses = setup::ensure_bucket(&context, names::PAUSES_BUCKET, Duration::ZERO, log).await?;
-        Ok(Self { client, context, tools, leases, requests, snapshots, pauses })
+        let schedules = setup::ensure_bucket(&context, names::SCHEDULES_BUCKET, Duration::ZERO, log).await?;
+        Ok(Self { client, context, tools, leases, requests, snapshots, pauses, schedules })
     }
 
     /// The object store: the bucket if one is given, otherwise the broker.

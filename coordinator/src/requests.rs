@@ -28,9 +28,29 @@ impl RequestKey {
         Self::new(&["redrive", &run.to_string(), call.as_str()])
     }
 
+    /// The key of a request to create a schedule.
+    pub(crate) fn schedule(tenant: &str, id: &RequestId) -> Self {
+        Self::new(&["create schedule", tenant, id.as_str()])
+    }
+
+    /// The key of a firing of a schedule: of one of its times, or of a request.
+    pub(crate) fn firing(schedule: &str, time_or_request: &str) -> Self {
+        Self::new(&["schedule", schedule, time_or_request])
+    }
+
     /// The key that records that a response of the Responses API was deleted.
     pub(crate) fn deleted(response: &str) -> Self {
         Self::new(&["deleted", response])
+    }
+
+    /// The key that records the run of a call of an MCP session, by the id of its request.
+    pub(crate) fn mcp_call(session: &str, id: &str) -> Self {
+        Self::new(&["mcp-call", session, id])
+    }
+
+    /// The key with the secret that seals the states of MCP requests in this hour.
+    pub(crate) fn seal(hour: u64) -> Self {
+        Self::new(&["mcp-seal", &hour.to_string()])
     }
 
     fn new(parts: &[&str]) -> Self {

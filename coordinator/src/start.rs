@@ -28,6 +28,7 @@ use crate::nats::signals::Signals;
 use crate::objects::uploads::Uploads;
 use crate::owner::OwnerHandle;
 use crate::quotas::Quotas;
+use crate::schedules::{ScheduleTask, Schedules};
 use crate::shards::Owned;
 use crate::{Coordinator, DRAIN, Error, api, index, monitor, nats, notifications, owner, runs};
 
@@ -112,6 +113,7 @@ struct Shared {
     signals: Signals,
     quotas: Quotas,
     pauses: Pauses,
+    schedules: Schedules,
     registry: watch::Receiver<Arc<Registry>>,
     owned: watch::Receiver<Owned>,
 }
@@ -198,18 +200,24 @@ impl Shared {
         })
     }
 
-    /// The API, and its uploads in progress; starts the delivery of notifications.
-    fn api(&self, runs: runs::Runs, tasks: &mut Tasks) -> (api::Api, Uploads) {
+    /// The API, and its uploads in progress; starts the delivery of notifications and the firing of schedules.
+    fn api(&self, runs: runs::Runs, is_tls: bool, tasks: &mut Tasks) -> (api::Api, Uploads) {
         if let Some(api::Notices { webhooks, queue }) = self.notices.clone() {
             tasks.spawn(|end| notifications::keep(webhooks, queue, self.owned.clone(), end));
         }
         let uploads = Uploads::default();
+        let firing = ScheduleTask::new(self.schedules.clone(), runs.clone(), self.owned.clone());
+        tasks.spawn(|end| firing.keep(end));
+        let (abandoned, left) = api::mcp::abandoned::queue();
+        tasks.spawn(|end| api::mcp::abandoned::cancel(left, end));
         let api = api::Api {
             runs,
             index: self.index.clone(),
             log: Arc::new(self.log.clone()),
             notices: self.notices.clone(),
+            schedules: self.schedules.clone(),
             uploads: uploads.clone(),
+            mcp: Arc::new(api::mcp::Shared::new(abandoned, is_tls)),
             stop: tasks.stop.clone(),
         };
         (api, uploads)
@@ -251,6 +259,7 @@ impl Coordinator {
         let (served_sender, served) = watch::channel(false);
         let (pauses, pauses_watch) = nats::pauses::Pauses::load(&broker).await?;
         tasks.spawn(|end| pauses_watch.keep(registry.clone(), end));
+        let schedules = Schedules::load(&broker, api::read_run).await?;
         let (callers, redis) = (files.callers, index.redis());
         let quotas = Quotas::new(callers.clone(), owned.clone(), (redis.is_some(), log_options.bytes_max));
         tasks.spawn(|end| quotas.clone().keep(redis, end));
@@ -267,6 +276,7 @@ impl Coordinator {
             journal,
             quotas,
             pauses,
+            schedules,
             registry,
             owned,
         };
@@ -286,7 +296,7 @@ impl Coordinator {
         let mut holding = JoinSet::new();
         holding.spawn(membership.hold(written, leave.clone()));
         let runs = shared.runs(handle, self.hooks, self.erase_after, &mut tasks);
-        let (api, uploads) = shared.api(runs, &mut tasks);
+        let (api, uploads) = shared.api(runs, files.tls.is_some(), &mut tasks);
         let (listener, tls, connections_max) = (self.listener, files.tls, self.connections_max);
         let requests = api::serve(api::Port { listener, tls, connections_max, hosts }, api, served, || {
             tracing::info!(%address, "serving");

@@ -22,10 +22,16 @@ pub const SNAPSHOTS_BUCKET: &str = "ty-snapshots";
 pub const REQUESTS_BUCKET: &str = "ty-requests";
 /// Pauses, with their authors.
 pub const PAUSES_BUCKET: &str = "ty-pauses";
+/// Schedules, with their firings.
+pub const SCHEDULES_BUCKET: &str = "ty-schedules";
 /// The queue of webhooks.
 pub const WEBHOOKS_STREAM: &str = "ty-webhooks";
 /// Every notification in the queue.
 pub const WEBHOOKS_SUBJECTS: &str = "ty.notice.>";
+/// Metadata of the calls of a scheduled run: the schedule.
+pub const SCHEDULE_ID: &str = "toolyard.schedule_id";
+/// Metadata of the calls of a scheduled run: the time that fired, as RFC 3339.
+pub const FIRE_TIME: &str = "toolyard.fire_time";
 /// The number of shards of all runs. It is fixed for the life of a log, because run ids contain their shard.
 pub const SHARDS: u8 = 16;
 

@@ -104,9 +104,12 @@ reasons! {
     /// A bulk request has no filter.
     NothingSelected = "NOTHING_SELECTED", InvalidArgument, BAD_REQUEST,
         "select calls by `state`, `tool`, `tenant` or time, or set `all` to select every open call";
-    /// The changed arguments of a call do not match the schema of its tool.
+    /// The changed arguments of a call do not match the schema of its tool, or an answer does not match its question.
     ArgumentsInvalid = "ARGUMENTS_INVALID", InvalidArgument, BAD_REQUEST,
-        "send arguments that match the schema of the tool";
+        "send arguments that match the schema of the tool, or an answer that matches the schema of the question";
+    /// The cron expression of the schedule fits no date in the future.
+    NeverFires = "NEVER_FIRES", InvalidArgument, BAD_REQUEST,
+        "correct the expression: for example, no month has the day that it names";
     /// The requested range of bytes is outside the object.
     OutOfObject = "OUT_OF_OBJECT", InvalidArgument, RANGE_NOT_SATISFIABLE,
         "request a range within the size of the object, which is in the error's metadata";
@@ -154,6 +157,9 @@ reasons! {
     /// Another caller opened the run, so this caller may not add calls to it.
     RunOfAnotherCaller = "RUN_OF_ANOTHER_CALLER", PermissionDenied, FORBIDDEN,
         "submit the calls in a run of your own";
+    /// Another caller created the schedule, with whose rights it fires.
+    ScheduleOfAnotherCaller = "SCHEDULE_OF_ANOTHER_CALLER", PermissionDenied, FORBIDDEN,
+        "have its creator or an admin fire it, or create a schedule of your own";
     /// The answer token belongs to a different call.
     TokenForAnotherCall = "TOKEN_FOR_ANOTHER_CALL", PermissionDenied, FORBIDDEN,
         "use the token of this call, or the key of a caller";
@@ -194,6 +200,9 @@ reasons! {
     /// No call's result refers to the object, or it is no longer kept.
     ObjectNotFound = "OBJECT_NOT_FOUND", NotFound, NOT_FOUND,
         "check the object's id against the call's result or the upload; objects are kept as long as their run";
+    /// No schedule has this id.
+    ScheduleNotFound = "SCHEDULE_NOT_FOUND", NotFound, NOT_FOUND,
+        "list the schedules: `GET /v1/schedules` or `toolyard schedules ls`";
     /// The link is invalid or expired, or its issuer has lost access to the object.
     LinkUnknown = "LINK_UNKNOWN", NotFound, NOT_FOUND,
         "request a new link from its issuer";
@@ -252,6 +261,10 @@ reasons! {
     RequestIdTaken = "REQUEST_ID_TAKEN", AlreadyExists, CONFLICT,
         "use a new request id for each different request";
 
+    /// The request id was already used for a different schedule.
+    ScheduleExists = "SCHEDULE_EXISTS", AlreadyExists, CONFLICT,
+        "use a new request id for each different schedule, or delete the schedule that the error names";
+
     /// The request, or a part of it, is larger than the limit.
     PayloadTooLarge = "PAYLOAD_TOO_LARGE", ResourceExhausted, PAYLOAD_TOO_LARGE,
         "send less in one request, or put large input in files";
@@ -261,6 +274,9 @@ reasons! {
     /// The tenant or the caller has reached one of its quotas.
     QuotaExceeded = "QUOTA_EXCEEDED", ResourceExhausted, TOO_MANY_REQUESTS temporary,
         "retry after the delay in `Retry-After` or `RetryInfo`, or have the quota raised";
+    /// The tenant has as many schedules as it may have, or the broker has no room for more.
+    SchedulesFull = "SCHEDULES_FULL", ResourceExhausted, PAYLOAD_TOO_LARGE,
+        "delete schedules that you no longer need; ended ones are deleted after 25 hours";
     /// The uploads of the tenant have reached their limit of bytes.
     UploadsFull = "UPLOADS_FULL", ResourceExhausted, PAYLOAD_TOO_LARGE,
         "delete uploads that you no longer need, or have `upload_bytes` of the tenant's quota raised";

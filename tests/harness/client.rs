@@ -8,6 +8,7 @@ use proto::v1::index_service_client::IndexServiceClient;
 use proto::v1::object_service_client::ObjectServiceClient;
 use proto::v1::run_event::Event;
 use proto::v1::run_service_client::RunServiceClient;
+use proto::v1::schedule_service_client::ScheduleServiceClient;
 use proto::v1::tool_service_client::ToolServiceClient;
 use proto::v1::webhook_service_client::WebhookServiceClient;
 use proto::v1::{self, FloorPolicy, RunEvent};
@@ -44,6 +45,7 @@ pub struct Client {
     pub index: IndexServiceClient<Transport>,
     pub fleet: FleetServiceClient<Transport>,
     pub objects: ObjectServiceClient<Transport>,
+    pub schedules: ScheduleServiceClient<Transport>,
     pub webhooks: WebhookServiceClient<Transport>,
 }
 
@@ -100,6 +102,7 @@ impl Client {
             tools: ToolServiceClient::new(transport.clone()),
             index: IndexServiceClient::new(transport.clone()),
             fleet: FleetServiceClient::new(transport.clone()),
+            schedules: ScheduleServiceClient::new(transport.clone()),
             webhooks: WebhookServiceClient::new(transport.clone()),
             objects: ObjectServiceClient::new(transport),
         }

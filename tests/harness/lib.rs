@@ -1,5 +1,6 @@
 //! The harness of the scenarios: a broker, coordinators and workers as processes that can be killed, and a client.
 
+pub mod acceptance;
 mod admin;
 mod bucket;
 mod callers;

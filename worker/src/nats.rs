@@ -8,6 +8,7 @@ mod job;
 mod leases;
 mod progress;
 mod pull;
+mod questions;
 mod trace;
 
 use std::cell::{Cell, RefCell};

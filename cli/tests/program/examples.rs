@@ -9,10 +9,11 @@ use crate::process::{Ended, run};
 /// The run of the examples.
 const RUN: &str = "run_0b_01980f3c2a5b7c3e8d4f5a6b7c8d9e0f";
 /// Commands whose examples are run.
-const RUNNABLE: [&[&str]; 12] = [
+const RUNNABLE: [&[&str]; 13] = [
     &["tools", "get"],
     &["call"],
     &["runs", "ls"],
+    &["schedules", "ls"],
     &["calls", "ls"],
     &["inbox"],
     &["why"],

@@ -2,7 +2,7 @@
 
 use crate::process::{Ended, run, toolyard};
 
-const COMMANDS: [&[&str]; 62] = [
+const COMMANDS: [&[&str]; 70] = [
     &[],
     &["demo"],
     &["dev"],
@@ -62,6 +62,14 @@ const COMMANDS: [&[&str]; 62] = [
     &["parked", "show"],
     &["parked", "redrive"],
     &["parked", "drop"],
+    &["schedules"],
+    &["schedules", "create"],
+    &["schedules", "ls"],
+    &["schedules", "get"],
+    &["schedules", "pause"],
+    &["schedules", "resume"],
+    &["schedules", "delete"],
+    &["schedules", "run-now"],
     &["webhooks"],
     &["webhooks", "parked"],
     &["webhooks", "redrive"],
@@ -83,7 +91,7 @@ fn every_command_has_a_help_with_the_global_options() {
 
 #[test]
 fn commands_without_subcommands_show_examples() {
-    let groups: [&[&str]; 12] = [
+    let groups: [&[&str]; 13] = [
         &["log"],
         &["key"],
         &["objects"],
@@ -95,6 +103,7 @@ fn commands_without_subcommands_show_examples() {
         &["parked"],
         &["calls"],
         &["index"],
+        &["schedules"],
         &["webhooks"],
     ];
     for command in COMMANDS.into_iter().filter(|command| !groups.contains(command)) {

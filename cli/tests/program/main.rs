@@ -20,5 +20,6 @@ mod parked;
 mod pause;
 mod process;
 mod runs;
+mod schedules;
 mod webhooks;
 mod why;

@@ -29,6 +29,8 @@ pub(crate) enum RequestError {
     EventsExpired(RunId),
     #[error("the changed arguments of call {call} are invalid: {}", schema::describe(violations))]
     ArgumentsInvalid { call: CallId, violations: Vec<Violation> },
+    #[error("the answer to question {call} does not fit what it asks for: {}", places(violations))]
+    AnswerInvalid { call: CallId, violations: Vec<Violation> },
     #[error("the changed arguments of call {call} are refused: {}", error.message)]
     Denied { call: CallId, error: CallError },
     #[error("there is no tool {0}")]
@@ -44,6 +46,14 @@ pub(crate) enum RequestError {
     WorkerSilent(WorkerId),
     #[error("there is no object {0}: no result refers to it, or it has expired")]
     ObjectNotFound(ObjectId),
+    #[error("there is no schedule {0}")]
+    ScheduleNotFound(String),
+    #[error("the request id was used for another schedule, {0}: use another id")]
+    ScheduleExists(String),
+    #[error("{0}")]
+    SchedulesFull(String),
+    #[error("spec.cron.expression: {0}")]
+    NeverFires(String),
     #[error("the link is invalid, expired, or its issuer has lost access to the object")]
     LinkUnknown,
     #[error("the object store is full: no object can be stored until others have aged out")]
@@ -97,13 +107,17 @@ impl RequestError {
             Self::Exceeded(_) => Reason::QuotaExceeded,
             Self::RunNotFound(_) => Reason::RunNotFound,
             Self::EventsExpired(_) => Reason::EventsExpired,
-            Self::ArgumentsInvalid { .. } => Reason::ArgumentsInvalid,
+            Self::ArgumentsInvalid { .. } | Self::AnswerInvalid { .. } => Reason::ArgumentsInvalid,
             Self::Denied { .. } => Reason::DeniedByHook,
             Self::ToolNotFound(_) => Reason::ToolNotFound,
             Self::PoolNotFound(_) => Reason::PoolNotFound,
             Self::WorkerNotFound(_) => Reason::WorkerNotFound,
             Self::WorkerSilent(_) => Reason::WorkerSilent,
             Self::ObjectNotFound(_) => Reason::ObjectNotFound,
+            Self::ScheduleNotFound(_) => Reason::ScheduleNotFound,
+            Self::ScheduleExists(_) => Reason::ScheduleExists,
+            Self::SchedulesFull(_) => Reason::SchedulesFull,
+            Self::NeverFires(_) => Reason::NeverFires,
             Self::LinkUnknown => Reason::LinkUnknown,
             Self::ObjectsFull => Reason::ObjectsFull,
             Self::UploadsFull { .. } => Reason::UploadsFull,
@@ -156,6 +170,15 @@ fn reason(rejection: &CommandError) -> Reason {
         CommandError::AlreadyDecided { .. } => Reason::CallAlreadyDecided,
         CommandError::AlreadyAnswered { .. } => Reason::CallAlreadyAnswered,
     }
+}
+
+/// Where an answer does not fit its question, in one line.
+fn places(violations: &[Violation]) -> String {
+    let line = |violation: &Violation| match violation.path.as_str() {
+        "" => violation.message.clone(),
+        path => format!("at {path}: {}", violation.message),
+    };
+    violations.iter().map(line).collect::<Vec<_>>().join("; ")
 }
 
 fn why_full(bound: Option<&Bound>) -> String {

@@ -74,16 +74,22 @@ impl From<RequestError> for ApiError {
                 error.with("worker_id", worker)
             }
             RequestError::ObjectNotFound(id) => error.with("object_id", id),
+            RequestError::ScheduleNotFound(id) | RequestError::ScheduleExists(id) => error.with("schedule_id", id),
+            RequestError::NeverFires(_) => {
+                let violations = vec![("spec.cron.expression".to_owned(), error.message.clone())];
+                Self { violations, ..error }
+            }
             RequestError::UploadsFull { limit } => error.with("limit", limit),
             RequestError::TooManyUploads { limit } => error.with("limit", limit),
             RequestError::OutOfObject { size } => error.with("size", size),
             RequestError::Denied { call, .. } => error.with("call_id", call),
-            RequestError::ArgumentsInvalid { call, violations } => {
+            RequestError::ArgumentsInvalid { call, violations } | RequestError::AnswerInvalid { call, violations } => {
                 Self { violations: places(violations), ..error }.with("call_id", call)
             }
             RequestError::NothingSelected
             | RequestError::NotPermitted(_)
             | RequestError::LinkUnknown
+            | RequestError::SchedulesFull(_)
             | RequestError::ObjectsFull
             | RequestError::UploadsBusy
             | RequestError::ObjectsUnavailable(_)

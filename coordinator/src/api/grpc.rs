@@ -5,5 +5,6 @@ pub(super) mod index;
 mod many;
 pub(super) mod objects;
 pub(super) mod runs;
+pub(super) mod schedules;
 pub(super) mod tools;
 pub(super) mod webhooks;

@@ -53,8 +53,9 @@ impl Api {
             status => Some(status),
         };
         let created = created(request.created_from, request.created_before)?;
+        let schedule = Some(request.schedule_id).filter(|id| !id.is_empty());
         let behind = behind(&token, &list)?;
-        let page = self.index.list_runs(&RunFilter { status, tenant, created }, Ask { size, behind }).await?;
+        let page = self.index.list_runs(&RunFilter { status, tenant, schedule, created }, Ask { size, behind }).await?;
         Ok(v1::ListRunsResponse {
             runs: page.items.iter().map(|run| v1::RunSummary::from(&**run)).collect(),
             next_page_token: next(page.behind, &list),

@@ -2,7 +2,7 @@
 
 use crate::auth::callers::Role;
 
-const NEEDS: [(&str, &str, Role); 35] = [
+const NEEDS: [(&str, &str, Role); 42] = [
     ("RunService", "CreateRun", Role::Submit),
     ("RunService", "ExecuteRun", Role::Submit),
     ("RunService", "ExecuteRuns", Role::Submit),
@@ -36,6 +36,13 @@ const NEEDS: [(&str, &str, Role); 35] = [
     ("IndexService", "CancelCalls", Role::Submit),
     ("IndexService", "VerifyIndex", Role::Admin),
     ("IndexService", "RebuildIndex", Role::Admin),
+    ("ScheduleService", "CreateSchedule", Role::Submit),
+    ("ScheduleService", "ListSchedules", Role::Read),
+    ("ScheduleService", "GetSchedule", Role::Read),
+    ("ScheduleService", "PauseSchedule", Role::Submit),
+    ("ScheduleService", "ResumeSchedule", Role::Submit),
+    ("ScheduleService", "DeleteSchedule", Role::Submit),
+    ("ScheduleService", "RunScheduleNow", Role::Submit),
     ("WebhookService", "ListParkedWebhooks", Role::Admin),
     ("WebhookService", "RedriveWebhooks", Role::Admin),
 ];

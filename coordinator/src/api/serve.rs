@@ -10,7 +10,7 @@ use tonic::service::Routes;
 use tonic_health::ServingStatus;
 use tonic_health::server::HealthReporter;
 
-use super::grpc::{fleet, index, objects, runs, tools, webhooks};
+use super::grpc::{fleet, index, objects, runs, schedules, tools, webhooks};
 use super::port::{connections, counted, deadline, gate, incoming, is_grpc, pages, places, trace, unread};
 use super::{Api, REQUEST_BYTES_MAX, http};
 
@@ -72,11 +72,12 @@ pub(crate) struct Port {
 pub(crate) async fn serve(port: Port, api: Api, served: watch::Receiver<bool>, ready: impl FnOnce() + Send) {
     let Port { listener, tls, connections_max, hosts } = port;
     let (health, health_service) = tonic_health::server::health_reporter();
+    let is_tls = tls.is_some();
     let incoming = incoming::Incoming::new(listener, tls, places::Places::new(connections_max));
     let stopped = report_health(health, served, ready, api.stop.clone());
     let routes = routes(&api).add_service(health_service).prepare();
     // Innermost first.
-    let service = gate::Gate::new(routes, api.runs.callers.clone());
+    let service = gate::Gate::new(routes, api.runs.callers.clone(), is_tls);
     let service = trace::Traces::new(deadline::Deadlines::new(service));
     let service = counted::Counted::new(pages::Pages::new(service, hosts));
     let service = unread::Unread::new(service);
@@ -89,6 +90,7 @@ fn routes(api: &Api) -> Routes {
     use v1::index_service_server::IndexServiceServer;
     use v1::object_service_server::ObjectServiceServer;
     use v1::run_service_server::RunServiceServer;
+    use v1::schedule_service_server::ScheduleServiceServer;
     use v1::tool_service_server::ToolServiceServer;
     use v1::webhook_service_server::WebhookServiceServer;
     let reflection = tonic_reflection::server::Builder::configure()
@@ -97,6 +99,7 @@ fn routes(api: &Api) -> Routes {
         .build_v1()
         .expect("the descriptors were made by the build of this very program");
     let runs = RunServiceServer::new(runs::RunDoor(api.clone())).max_decoding_message_size(REQUEST_BYTES_MAX);
+    let schedules = ScheduleServiceServer::new(schedules::ScheduleDoor(api.clone()));
     let objects = ObjectServiceServer::new(objects::ObjectDoor(api.clone()));
     Routes::from(http::router(api.clone()).fallback(no_such_route))
         .add_service(reflection)
@@ -105,6 +108,7 @@ fn routes(api: &Api) -> Routes {
         .add_service(IndexServiceServer::new(index::IndexDoor(api.clone())))
         .add_service(FleetServiceServer::new(fleet::FleetDoor(api.clone())))
         .add_service(objects.max_decoding_message_size(REQUEST_BYTES_MAX))
+        .add_service(schedules.max_decoding_message_size(REQUEST_BYTES_MAX))
         .add_service(WebhookServiceServer::new(webhooks::WebhookDoor(api.clone())))
 }
 

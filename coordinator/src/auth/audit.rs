@@ -145,6 +145,20 @@ pub(crate) fn drained(caller: &Caller, worker: &WorkerId, refusal: Option<Reason
     tracing::info!(target: AUDIT, caller = name, tenant, command, worker.id = worker, decision, reason, "audit");
 }
 
+/// A command on a schedule.
+pub(crate) fn schedule(caller: &Caller, command: &'static str, id: Option<&str>, refusal: Option<Reason>) {
+    if refusal.is_some() {
+        count_refusal(caller);
+    }
+    if matches!(caller, Caller::Anyone) {
+        return;
+    }
+    let (name, tenant) = who(caller);
+    let id = id.and_then(|id| id.get(..64).or(Some(id).filter(|id| id.len() < 64)));
+    let (decision, reason) = refusal.map_or((ADMITTED, None), |refusal| (REFUSED, Some(refusal.code())));
+    tracing::info!(target: AUDIT, caller = name, tenant, command, schedule.id = id, decision, reason, "audit");
+}
+
 /// A call that its caller lost the right to make.
 pub(crate) fn call_refused(run: &Run, spec: &CallSpec) {
     tracing::info!(

@@ -350,6 +350,17 @@ impl Callers {
         }
     }
 
+    /// A caller whose name and tenant were stored, with the present rights of the file. A caller that is not in the
+    /// file any more has no rights.
+    pub(crate) fn acting(&self, name: Option<&CallerName>, tenant: Option<&TenantId>) -> Caller {
+        let Some(shared) = &self.0 else { return Caller::Anyone };
+        let Some(name) = name else { return Caller::Nobody };
+        let Some(rights) = shared.book.borrow().by_name(name).cloned() else { return Caller::Nobody };
+        // The tenant of a token came from the token.
+        let tenant = if rights.tenant_claim.is_some() { tenant.cloned() } else { rights.tenant.clone() };
+        Caller::Known(Arc::new(Known { name: name.clone(), tenant, rights, until: None }))
+    }
+
     /// Why a call of the run may not be dispatched, according to its caller's present rights. A run from before callers
     /// were authenticated goes on. A tool that is not known any more was checked when the call was accepted.
     pub(crate) fn keeps_from(&self, run: &Run, tool: &ToolName, entry: Option<&Entry>) -> Option<CallError> {
@@ -375,6 +386,11 @@ impl Callers {
     pub(crate) fn shows<'a>(&self, caller: &'a Caller) -> impl Fn(&Entry) -> bool + use<'a> {
         let tenant = self.tools_of(caller.tenant());
         move |entry| caller.may_call(entry) && tenant.as_ref().is_none_or(|tenant| tenant.have(entry))
+    }
+
+    /// Who issues the tokens that are accepted, if the file names it.
+    pub(crate) fn issuer(&self) -> Option<String> {
+        self.0.as_ref()?.book.borrow().tokens.as_ref()?.issuer.clone()
     }
 
     /// Whether callers are authenticated.

@@ -107,6 +107,8 @@ impl Created {
 pub(crate) struct RunFilter {
     pub(crate) status: Option<RunStatus>,
     pub(crate) tenant: Option<TenantId>,
+    /// Only runs of this schedule.
+    pub(crate) schedule: Option<String>,
     pub(crate) created: Created,
 }
 
@@ -114,6 +116,7 @@ impl RunFilter {
     pub(crate) fn admits(&self, run: &Summary) -> bool {
         self.status.is_none_or(|status| run.status == status)
             && self.tenant.as_ref().is_none_or(|tenant| run.tenant.as_ref() == Some(tenant))
+            && self.schedule.as_ref().is_none_or(|schedule| run.schedule.as_ref() == Some(schedule))
     }
 
     /// Whether the filter only matches runs that have not ended.

@@ -1,8 +1,12 @@
 //! A small copy of a run for the index, made from the fold, with the log position up to which it is valid.
 
 use proto::convert::api;
+use proto::names;
 use proto::v1::{CallErrorKind, CallState, RunStatus};
 use run::{Call, CallId, Entry, Event, Fact, PoolId, Route, Run, RunId, TenantId, Timestamp, ToolName};
+
+/// The longest id of a schedule that is kept: clients may write any text into metadata.
+const SCHEDULE_ID_BYTES_MAX: usize = 64;
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Summary {
@@ -14,6 +18,8 @@ pub(crate) struct Summary {
     pub(crate) created: Timestamp,
     pub(crate) deadline: Timestamp,
     pub(crate) tenant: Option<TenantId>,
+    /// The schedule that created it.
+    pub(crate) schedule: Option<String>,
     pub(crate) calls: Vec<CallSummary>,
 }
 
@@ -40,6 +46,7 @@ impl Summary {
             created: run.opened_at().unwrap_or_default(),
             deadline: run.deadline(),
             tenant: run.tenant().cloned(),
+            schedule: run.calls().first().and_then(schedule_of),
             calls: Vec::with_capacity(run.calls().len()),
         };
         summary.update(run, sequence);
@@ -59,6 +66,12 @@ impl Summary {
     pub(crate) fn has_ended(&self) -> bool {
         is_final(self.status)
     }
+}
+
+/// The schedule in the metadata of a call, where each firing puts it.
+fn schedule_of(call: &Call) -> Option<String> {
+    let id = call.spec().metadata.get(names::SCHEDULE_ID)?;
+    Some(id.clone()).filter(|id| id.len() <= SCHEDULE_ID_BYTES_MAX)
 }
 
 /// Whether a run with this status has ended.

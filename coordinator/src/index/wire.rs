@@ -17,6 +17,7 @@ impl From<&Summary> for v1::RunSummary {
             tenant: run.tenant.as_ref().map(ToString::to_string).unwrap_or_default(),
             calls: run.calls.iter().map(v1::CallSummary::from).collect(),
             log_sequence: run.sequence,
+            schedule_id: run.schedule.clone().unwrap_or_default(),
         }
     }
 }
@@ -48,6 +49,7 @@ impl TryFrom<v1::RunSummary> for Summary {
             created: wire.create_time.map(moment).unwrap_or_default(),
             deadline: wire.deadline.map(moment).unwrap_or_default(),
             tenant: if wire.tenant.is_empty() { None } else { Some(wire.tenant.parse()?) },
+            schedule: Some(wire.schedule_id).filter(|id| !id.is_empty()),
             calls: wire.calls.into_iter().map(CallSummary::try_from).collect::<Result<_, _>>()?,
         })
     }

@@ -83,7 +83,7 @@ impl Runs {
         done
     }
 
-    fn owned_by_caller(&self, new: NewRun) -> Result<NewRun, RequestError> {
+    pub(super) fn owned_by_caller(&self, new: NewRun) -> Result<NewRun, RequestError> {
         self.caller.must(Role::Submit)?;
         let tenant = self.caller.makes_for(new.tenant)?;
         Ok(NewRun { tenant, ..new })

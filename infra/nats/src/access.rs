@@ -11,8 +11,8 @@ pub mod config;
 use run::PoolId;
 
 use proto::names::{
-    self, LEASES_BUCKET, OBJECTS, PAUSES_BUCKET, REQUESTS_BUCKET, SNAPSHOTS_BUCKET, STREAM, TOOLS_BUCKET,
-    WEBHOOKS_STREAM,
+    self, LEASES_BUCKET, OBJECTS, PAUSES_BUCKET, REQUESTS_BUCKET, SCHEDULES_BUCKET, SNAPSHOTS_BUCKET, STREAM,
+    TOOLS_BUCKET, WEBHOOKS_STREAM,
 };
 use proto::object;
 
@@ -219,7 +219,8 @@ fn coordinator() -> Vec<String> {
         format!("$JS.API.CONSUMER.MSG.NEXT.{WEBHOOKS_STREAM}.>"),
     ];
     subjects.extend(
-        [LEASES_BUCKET, PAUSES_BUCKET, REQUESTS_BUCKET, SNAPSHOTS_BUCKET].map(|bucket| format!("$KV.{bucket}.>")),
+        [LEASES_BUCKET, PAUSES_BUCKET, REQUESTS_BUCKET, SCHEDULES_BUCKET, SNAPSHOTS_BUCKET]
+            .map(|bucket| format!("$KV.{bucket}.>")),
     );
     subjects.extend([format!("$JS.ACK.{STREAM}.>"), format!("$JS.ACK.*.*.{STREAM}.>")]);
     subjects.extend(
@@ -273,7 +274,7 @@ pub const WHO_AM_I: &str = "$SYS.REQ.USER.INFO";
 
 /// The log, and the buckets beside it.
 fn streams() -> impl Iterator<Item = String> {
-    let buckets = [LEASES_BUCKET, PAUSES_BUCKET, REQUESTS_BUCKET, SNAPSHOTS_BUCKET, TOOLS_BUCKET];
+    let buckets = [LEASES_BUCKET, PAUSES_BUCKET, REQUESTS_BUCKET, SCHEDULES_BUCKET, SNAPSHOTS_BUCKET, TOOLS_BUCKET];
     [STREAM, WEBHOOKS_STREAM]
         .map(str::to_owned)
         .into_iter()

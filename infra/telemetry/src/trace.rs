@@ -14,7 +14,9 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant, UNIX_EPOCH};
 
-use opentelemetry::trace::{FutureExt as _, SpanContext as Remote, SpanId, Status, TraceContextExt as _, TraceFlags};
+use opentelemetry::trace::{
+    FutureExt as _, Link, SpanContext as Remote, SpanId, Status, TraceContextExt as _, TraceFlags,
+};
 use opentelemetry::trace::{TraceId, TraceState, WithContext};
 use opentelemetry::{Context, InstrumentationScope, KeyValue};
 use opentelemetry_sdk::trace::{BatchSpanProcessor, IdGenerator as _, RandomIdGenerator, Sampler, ShouldSample as _};
@@ -256,6 +258,13 @@ impl Span {
     #[must_use]
     pub fn number(mut self, key: &'static str, value: impl TryInto<i64>) -> Self {
         self.data.attributes.push(KeyValue::new(key, value.try_into().unwrap_or(i64::MAX)));
+        self
+    }
+
+    /// Links it to a span of another trace.
+    #[must_use]
+    pub fn linked(mut self, other: SpanContext) -> Self {
+        self.data.links.links.push(Link::new(other.to_sdk(), Vec::new(), 0));
         self
     }
 

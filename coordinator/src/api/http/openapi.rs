@@ -7,7 +7,7 @@ use http::Method as Verb;
 use proto::openapi::{Method, Schemas, message};
 use serde_json::{Map, Value, json};
 
-use super::routes::{Meaning, OPERATIONS, Operation, text_response};
+use super::routes::{DEFER, Meaning, OPERATIONS, Operation, text_response};
 use super::{objects, openai};
 
 static DOCUMENT: LazyLock<String> =
@@ -84,8 +84,8 @@ fn of_method(operation: &Operation, method: &Method, schemas: &mut Schemas) -> V
     let mut takes = None;
     if operation.method == Verb::GET {
         parameters.extend(method.parameters(&in_path, schemas));
-    } else if !matches!(method.name(), "CreateObject" | "DeleteObject") {
-        // The path of `DeleteObject` has all of its fields.
+    } else if !matches!(method.name(), "CreateObject" | "DeleteObject" | "DeleteSchedule") {
+        // The paths of the others have all of their fields.
         takes = Some(method.takes(schemas));
     }
     if let Some(schema) = takes {
@@ -108,6 +108,9 @@ fn add_peculiarities(method: &Method, parameters: &mut Vec<Value>, described: &m
             parameters.extend(watch.parameters(&["run_id", "after_sequence"], schemas));
             described["description"] = format!("{}\n\n{}", method.description(), CREATE).into();
         }
+        "CreateSchedule" => {
+            parameters.push(header("Idempotency-Key", "The `request_id`, for clients that prefer a header."));
+        }
         "CreateObject" => {
             described["requestBody"] = json!({ "description": UPLOAD,
                 "content": { "*/*": { "schema": { "type": "string",
@@ -125,10 +128,15 @@ fn add_peculiarities(method: &Method, parameters: &mut Vec<Value>, described: &m
             "Takes precedence over `after_sequence`: the number \
             of the last event that the client has.",
         )),
-        "ListTools" => parameters.push(json!({
-            "name": "format", "in": "query", "description": FORMAT, "schema": { "type": "string",
-                "enum": formats::tools::Format::ALL.map(|(name, _)| name) },
-        })),
+        "ListTools" => parameters.extend([
+            json!({
+                "name": "format", "in": "query", "description": FORMAT, "schema": { "type": "string",
+                    "enum": formats::tools::Format::ALL.map(|(name, _)| name) },
+            }),
+            json!({
+                "name": DEFER, "in": "query", "description": DEFER_LOADING, "schema": { "type": "string" },
+            }),
+        ]),
         _ => {}
     }
 }
@@ -149,7 +157,7 @@ fn responses(method: &Method, schemas: &mut Schemas) -> Value {
         }
         _ if method.streams() => json!({ "200": done(json!({ "text/event-stream": events(method, schemas) })) }),
         name => {
-            let status = if name == "CreateObject" { "201" } else { "200" };
+            let status = if matches!(name, "CreateObject" | "CreateSchedule") { "201" } else { "200" };
             json!({ status: done(json!({ "application/json": { "schema": method.gives(schemas) } })) })
         }
     }
@@ -166,6 +174,9 @@ const OBJECT: &str = "The response is the object's bytes, under the object's own
 const UPLOAD: &str = "The object's bytes; `Content-Type` is its media type.";
 const FORMAT: &str = "All tools as definitions for a model, in a vendor's form: an object with `tools`, and \
     `names`, which maps changed names to the tools' own.";
+const DEFER_LOADING: &str = "With `format` openai or anthropic: names of tools, with commas between them and `*` for any \
+    characters, whose definitions have `defer_loading`. The model loads such a definition only when its vendor's tool \
+    search finds it. `search_tools` is never deferred.";
 
 fn events(method: &Method, schemas: &mut Schemas) -> Value {
     match method.name() {

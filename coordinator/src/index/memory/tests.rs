@@ -26,6 +26,7 @@ fn run(number: u64, status: RunStatus, calls: &[CallState]) -> Arc<Summary> {
         open: false,
         created: Timestamp(number),
         deadline: Timestamp(number + 1000),
+        schedule: None,
         tenant: number.is_multiple_of(2).then(|| "even".parse().unwrap()),
         calls: calls.collect(),
     })

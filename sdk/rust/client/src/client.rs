@@ -9,6 +9,7 @@ use proto::v1::fleet_service_client::FleetServiceClient;
 use proto::v1::index_service_client::IndexServiceClient;
 use proto::v1::object_service_client::ObjectServiceClient;
 use proto::v1::run_service_client::RunServiceClient;
+use proto::v1::schedule_service_client::ScheduleServiceClient;
 use proto::v1::tool_service_client::ToolServiceClient;
 use proto::v1::webhook_service_client::WebhookServiceClient;
 use tokio::time::{Instant, sleep};
@@ -47,6 +48,7 @@ pub struct Client {
     index: IndexServiceClient<Transport>,
     fleet: FleetServiceClient<Transport>,
     pub(crate) objects: ObjectServiceClient<Transport>,
+    pub(crate) schedules: ScheduleServiceClient<Transport>,
     webhooks: WebhookServiceClient<Transport>,
 }
 
@@ -73,6 +75,7 @@ impl Client {
             tools: ToolServiceClient::new(transport.clone()).max_decoding_message_size(RESPONSE_BYTES_MAX),
             index: IndexServiceClient::new(transport.clone()).max_decoding_message_size(RESPONSE_BYTES_MAX),
             fleet: FleetServiceClient::new(transport.clone()),
+            schedules: ScheduleServiceClient::new(transport.clone()).max_decoding_message_size(RESPONSE_BYTES_MAX),
             webhooks: WebhookServiceClient::new(transport.clone()).max_decoding_message_size(RESPONSE_BYTES_MAX),
             objects: ObjectServiceClient::new(transport),
         })
@@ -399,7 +402,7 @@ impl Client {
     }
 
     /// Repeats the request while the coordinator is unavailable. For requests that are safe to repeat.
-    async fn persist<T>(&self, ask: impl AsyncFn() -> Result<Response<T>, Status>) -> Result<T, Error> {
+    pub(crate) async fn persist<T>(&self, ask: impl AsyncFn() -> Result<Response<T>, Status>) -> Result<T, Error> {
         let mut backoff = Backoff::new();
         loop {
             match ask().await {

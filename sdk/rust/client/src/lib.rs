@@ -35,6 +35,7 @@ mod client;
 mod connection;
 mod error;
 mod objects;
+mod schedules;
 mod transcript;
 mod watch;
 

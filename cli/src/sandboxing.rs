@@ -91,8 +91,7 @@ impl SandboxArgs {
         // A root that cannot be used is reported with the tools, in their words.
         let workspace = root.filter(|root| root.is_dir()).map(Path::to_owned);
         let readable = self.readable.into_iter().chain(folders).collect();
-        let settings =
-            Settings { level: self.sandbox, network, limits, groups, workspace, readable, hidden, user };
+        let settings = Settings { level: self.sandbox, network, limits, groups, workspace, readable, hidden, user };
         Ok(Sandbox::new(settings)?)
     }
 }

@@ -42,7 +42,8 @@ pub(crate) struct SandboxArgs {
     #[arg(long, env = "TOOLYARD_CPU_SECONDS", value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     cpu_seconds: Option<u64>,
     /// Bytes of the temporary folder of an isolated program, which is in memory
-    #[arg(long, env = "TOOLYARD_TEMPORARY_BYTES", value_name = "B", default_value_t = Limits::default().temporary_bytes)]
+    #[arg(long, env = "TOOLYARD_TEMPORARY_BYTES", value_name = "B")]
+    #[arg(default_value_t = Limits::default().temporary_bytes)]
     #[arg(value_parser = clap::value_parser!(u64).range(1..))]
     temporary_bytes: u64,
     /// A control group (version 2) in which each program gets a group of its own, which limits all of its processes
@@ -105,7 +106,8 @@ pub(crate) fn report(sandbox: &Sandbox) {
         }
     }
     let processes = limits.processes;
-    tracing::info!(%level, ?network, ?limits.memory, processes, limits.file_bytes, "sandbox of programs that tools start");
+    let memory = limits.memory;
+    tracing::info!(%level, ?network, ?memory, processes, limits.file_bytes, "sandbox of programs that tools start");
     match groups {
         Some(groups) => tracing::info!(?groups, "each program has a control group"),
         None => tracing::info!("programs have no control group: limits are those of single processes"),

@@ -28,7 +28,10 @@ pub struct ControlGroups {
 /// The control group cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum ControlGroupError {
-    #[error("{} is not a control group of version 2: it has no readable cgroup.controllers ({source})", folder.display())]
+    #[error(
+        "{} is not a control group of version 2: it has no readable cgroup.controllers ({source})",
+        folder.display()
+    )]
     Unreadable { folder: PathBuf, source: io::Error },
     #[error(
         "the control group {} has no controller {controller:?}, only {available:?}: enable it in the \

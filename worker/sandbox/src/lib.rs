@@ -1,12 +1,13 @@
-//! Starts programs for the tools and origins of a worker: [`Sandbox::start`]. Each program runs under a guard, a process
-//! between the worker and the program. It is our own program, started again under another name, so it needs no tool of
-//! the machine.
+//! Starts programs for the tools and origins of a worker: [`Sandbox::start`]. Each program runs under a guard, a
+//! process between the worker and the program. It is our own program, started again under another name, so it needs no
+//! tool of the machine.
 //!
 //! What the guard gives on Linux:
-//! - *Nothing escapes.* It is the subreaper of all that the program starts. A process that leaves its group, its session
-//!   or its parent becomes a child of the guard. While the guard has a child something lives; when it has none, nothing does.
-//! - *It ends with the worker*, whatever kills that: the guard holds a socket of the worker and kills everything when the
-//!   socket closes.
+//! - *Nothing escapes.* It is the subreaper of all that the program starts. A process that leaves its group, its
+//!   session or its parent becomes a child of the guard. While the guard has a child something lives; when it has none,
+//!   nothing does.
+//! - *It ends with the worker*, whatever kills that: the guard holds a socket of the worker and kills everything when
+//!   the socket closes.
 //! - *Limits*: see `guard/confine.rs`. The program runs without new privileges and in a Landlock domain of its own. It
 //!   cannot signal, trace or look into a process that is not its own, nor open the files that are hidden from it.
 //!

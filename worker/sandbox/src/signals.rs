@@ -21,7 +21,10 @@ pub enum Signal {
 
 /// The text is no name of a signal that can be sent.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{0:?} is not a signal that can be sent: choose one of {names}", names = Signal::ALL.map(Signal::name).join(", "))]
+#[error(
+    "{0:?} is not a signal that can be sent: choose one of {names}",
+    names = Signal::ALL.map(Signal::name).join(", ")
+)]
 pub struct UnknownSignal(String);
 
 impl Signal {

@@ -51,11 +51,13 @@ async fn exit(guarded: &mut Guarded) -> Option<Exit> {
     exit
 }
 
-async fn first_line(guarded: &mut Guarded) -> String {
+/// The first line that a program writes. Its pipes stay open as long as what is returned with it.
+async fn first_line(guarded: &mut Guarded) -> (String, impl Sized + use<>) {
     let mut line = String::new();
-    let mut stdout = BufReader::new(guarded.pipes().0.unwrap());
+    let (stdout, stderr) = guarded.pipes();
+    let mut stdout = BufReader::new(stdout.unwrap());
     timeout(SOON, stdout.read_line(&mut line)).await.unwrap().unwrap();
-    line
+    (line, (stdout, stderr))
 }
 
 async fn until_gone(pid: &str) {
@@ -168,7 +170,7 @@ async fn a_program_that_is_held_lives_until_it_is_dropped() {
     let left = Left::default();
     let request = Request::shell("setsid sh -c 'echo $$; exec sleep 600' & wait", "/");
     let mut guarded = sandbox().start(request, left.clone()).await.unwrap();
-    let pid = first_line(&mut guarded).await;
+    let (pid, _pipes) = first_line(&mut guarded).await;
     assert!(Path::new(&format!("/proc/{}", pid.trim())).exists());
     drop(guarded);
     timeout(SOON, left.gone()).await.unwrap();
@@ -180,10 +182,12 @@ async fn a_program_that_is_held_lives_until_it_is_dropped() {
 async fn a_program_is_stopped_gently_and_then_by_force() {
     let script = "trap 'exit 3' TERM; echo ready; while :; do sleep 0.01; done";
     let mut gentle = start(Request::shell(script, "/")).await;
-    assert_eq!(first_line(&mut gentle).await, "ready\n");
+    let (line, _pipes) = first_line(&mut gentle).await;
+    assert_eq!(line, "ready\n");
     assert_eq!(timeout(SOON, gentle.stop(SOON)).await.unwrap(), Some(Exit::ExitCode(3)));
     let mut stubborn = start(Request::shell("trap '' TERM; echo ready; while :; do sleep 0.01; done", "/")).await;
-    assert_eq!(first_line(&mut stubborn).await, "ready\n");
+    let (line, _pipes) = first_line(&mut stubborn).await;
+    assert_eq!(line, "ready\n");
     let exit = timeout(SOON, stubborn.stop(Duration::from_millis(50))).await.unwrap();
     assert_eq!(exit, Some(Exit::Signal(9)));
 }

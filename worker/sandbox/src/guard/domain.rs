@@ -46,12 +46,17 @@ pub(super) fn probe() -> Isolation {
     let scoped = Ruleset::default().set_compatibility(CompatLevel::BestEffort).scope(Scope::Signal);
     let entered = scoped.and_then(|ruleset| ruleset.handle_access(AccessFs::ReadFile)?.create()?.restrict_self());
     match entered {
-        Ok(status) => Isolation {
-            files: matches!(status.landlock, LandlockStatus::Available { .. })
-                && status.ruleset != RulesetStatus::NotEnforced,
-            whole_files: matches!(status.landlock, LandlockStatus::Available { effective_abi, .. } if effective_abi >= RIGHTS),
-            signals: status.ruleset == RulesetStatus::FullyEnforced,
-        },
+        Ok(status) => {
+            let version = match status.landlock {
+                LandlockStatus::Available { effective_abi, .. } => Some(effective_abi),
+                _ => None,
+            };
+            Isolation {
+                files: version.is_some() && status.ruleset != RulesetStatus::NotEnforced,
+                whole_files: version.is_some_and(|version| version >= RIGHTS),
+                signals: status.ruleset == RulesetStatus::FullyEnforced,
+            }
+        }
         Err(_) => Isolation::default(),
     }
 }

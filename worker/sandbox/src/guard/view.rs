@@ -74,8 +74,8 @@ fn on_machine(path: &Path) -> PathBuf {
     Path::new(OLD).join(path.strip_prefix("/").unwrap_or(path))
 }
 
-/// The path without links, as the machine resolves it. Links are absolute in the machine, not in this view, so each part
-/// is resolved by itself.
+/// The path without links, as the machine resolves it. Links are absolute in the machine, not in this view, so each
+/// part is resolved by itself.
 fn inside_machine(path: &Path) -> io::Result<PathBuf> {
     const LINKS_MAX: usize = 40;
     let (mut resolved, mut links) = (PathBuf::from("/"), 0);

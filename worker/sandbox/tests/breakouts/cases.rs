@@ -61,7 +61,8 @@ pub(crate) const CASES: [Case; 47] = [
     ),
     fails(
         "leave a job for cron or at",
-        "echo '* * * * * true' | crontab - && echo ESCAPED; echo true | at now && echo ESCAPED; touch /var/spool/cron/x && echo ESCAPED",
+        "echo '* * * * * true' | crontab - && echo ESCAPED; echo true | at now && echo ESCAPED; touch \
+            /var/spool/cron/x && echo ESCAPED",
     ),
     // Other processes.
     fails("read the environment of the worker", "cat /proc/{worker}/environ && echo ESCAPED"),
@@ -70,11 +71,13 @@ pub(crate) const CASES: [Case; 47] = [
     fails("trace another program", "perl -e 'print \"ESCAPED\" if syscall({ptrace}, 16, {victim}, 0, 0) == 0'"),
     fails(
         "read the memory of another program",
-        "perl -e '$b = \" \" x 8; $l = pack(\"PQ\", $b, 8); $r = pack(\"QQ\", 4194304, 8); print \"ESCAPED\" if syscall({process_vm_readv}, {victim}, $l, 1, $r, 1, 0) >= 0'",
+        "perl -e '$b = \" \" x 8; $l = pack(\"PQ\", $b, 8); $r = pack(\"QQ\", 4194304, 8); print \"ESCAPED\" if \
+            syscall({process_vm_readv}, {victim}, $l, 1, $r, 1, 0) >= 0'",
     ),
     fails(
         "take a file of another program",
-        "perl -e '$p = syscall({pidfd_open}, {victim}, 0); print \"ESCAPED\" if $p >= 0 && syscall({pidfd_getfd}, $p, 0, 0) >= 0'",
+        "perl -e '$p = syscall({pidfd_open}, {victim}, 0); print \"ESCAPED\" if $p >= 0 && syscall({pidfd_getfd}, \
+            $p, 0, 0) >= 0'",
     ),
     fails("signal another program", "kill -0 {victim} && echo ESCAPED"),
     fails("signal the worker", "kill -0 {worker} && echo ESCAPED"),
@@ -86,11 +89,13 @@ pub(crate) const CASES: [Case; 47] = [
     escapes("send a datagram", "echo x > /dev/udp/127.0.0.1/{udp} && [ {is_none} = 1 ] && echo ESCAPED"),
     escapes(
         "connect to an abstract socket",
-        "perl -MSocket -e 'socket(S, AF_UNIX, SOCK_STREAM, 0) && connect(S, pack_sockaddr_un(\"\\0{marker}\")) && print \"ESCAPED\"'",
+        "perl -MSocket -e 'socket(S, AF_UNIX, SOCK_STREAM, 0) && connect(S, pack_sockaddr_un(\"\\0{marker}\")) && \
+            print \"ESCAPED\"'",
     ),
     escapes(
         "connect to a socket in a folder",
-        "perl -MSocket -e 'socket(S, AF_UNIX, SOCK_STREAM, 0) && connect(S, pack_sockaddr_un(\"{outside}/socket\")) && print \"ESCAPED\"'",
+        "perl -MSocket -e 'socket(S, AF_UNIX, SOCK_STREAM, 0) && connect(S, pack_sockaddr_un(\"{outside}/socket\")) \
+            && print \"ESCAPED\"'",
     ),
     fails(
         "open a raw socket",
@@ -99,7 +104,8 @@ pub(crate) const CASES: [Case; 47] = [
     // The kernel.
     fails(
         "mount",
-        "perl -e 'print \"ESCAPED\" if ($a, $b, $c) = (\"none\", \"{workspace}\", \"tmpfs\") and syscall({mount}, $a, $b, $c, 0, 0) == 0'",
+        "perl -e 'print \"ESCAPED\" if ($a, $b, $c) = (\"none\", \"{workspace}\", \"tmpfs\") and syscall({mount}, \
+            $a, $b, $c, 0, 0) == 0'",
     ),
     escapes("enter a user namespace", "perl -e 'print \"ESCAPED\" if syscall({unshare}, 0x10000000) == 0'"),
     escapes(
@@ -109,10 +115,15 @@ pub(crate) const CASES: [Case; 47] = [
     fails("change the root", "perl -e 'print \"ESCAPED\" if chroot(\"{workspace}\")'"),
     fails("gain rights through a setuid program", "[ \"$(./setuid-id -u)\" = 0 ] && echo ESCAPED"),
     escapes("use a keyring", "perl -e 'print \"ESCAPED\" if syscall({keyctl}, 0, -3, 1) >= 0'"),
-    escapes("use io_uring", "perl -e '$p = \"\\0\" x 120; print \"ESCAPED\" if syscall({io_uring_setup}, 1, $p) >= 0'"),
+    escapes(
+        "use io_uring",
+        "perl -e '$p = \"\\0\" x 120; print \"ESCAPED\" if syscall({io_uring_setup}, 1, $p) >= \
+        0'",
+    ),
     fails(
         "load a module or a BPF program",
-        "perl -e '$a = \"\\0\" x 128; print \"ESCAPED\" if syscall({bpf}, 0, $a, 72) >= 0; print \"ESCAPED\" unless syscall({finit_module}, 0, $a, 0) < 0 && $!{EPERM}'",
+        "perl -e '$a = \"\\0\" x 128; print \"ESCAPED\" if syscall({bpf}, 0, $a, 72) >= 0; print \"ESCAPED\" unless \
+            syscall({finit_module}, 0, $a, 0) < 0 && $!{EPERM}'",
     ),
     escapes(
         "type into a terminal",
@@ -125,16 +136,24 @@ pub(crate) const CASES: [Case; 47] = [
 pub(crate) const BOUNDED: [Case; 5] = [
     fails(
         "a fork bomb",
-        "perl -e 'for (1..9000) { $p = fork; last unless defined $p; if (!$p) { close(STDOUT); close(STDERR); sleep 600; exit } $n++ } print $n > {processes_max} ? \"ESCAPED\" : \"bounded\"'",
+        "perl -e 'for (1..9000) { $p = fork; last unless defined $p; if (!$p) { close(STDOUT); close(STDERR); sleep \
+            600; exit } $n++ } print $n > {processes_max} ? \"ESCAPED\" : \"bounded\"'",
     ),
     fails("a memory bomb", "perl -e '$x = \"a\" x (1 << 30); print \"ESCAPED\"'"),
-    fails("a large file", "dd if=/dev/zero of=big bs=1M count=64; [ $(stat -c %s big) -gt 16777216 ] && echo ESCAPED"),
+    fails(
+        "a large file",
+        "dd if=/dev/zero of=big bs=1M count=64; [ $(stat -c %s big) -gt 16777216 ] && echo \
+        ESCAPED",
+    ),
     fails(
         "too many open files",
-        "perl -e 'for (1..200) { open($f[$_], \"/dev/null\") or last; $n++ } print $n > 128 ? \"ESCAPED\" : \"bounded\"'",
+        "perl -e 'for (1..200) { open($f[$_], \"/dev/null\") or last; $n++ } print $n > 128 ? \"ESCAPED\" : \
+            \"bounded\"'",
     ),
     fails(
         "a daemon",
-        "perl -MPOSIX -e 'unless (fork) { POSIX::setsid(); unless (fork) { $SIG{HUP} = $SIG{TERM} = \"IGNORE\"; exec \"sh\", \"-c\", \"sleep 600 # {marker}\" } }'; nohup setsid sh -c 'sleep 600 # {marker}' & disown; exit 0",
+        "perl -MPOSIX -e 'unless (fork) { POSIX::setsid(); unless (fork) { $SIG{HUP} = $SIG{TERM} = \"IGNORE\"; \
+            exec \"sh\", \"-c\", \"sleep 600 # {marker}\" } }'; nohup setsid sh -c 'sleep 600 # {marker}' & disown; \
+            exit 0",
     ),
 ];

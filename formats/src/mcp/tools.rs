@@ -101,7 +101,8 @@ mod tests {
             r#"{"name":"get_time","title":"Get time","description":"get time","#,
             r#""inputSchema":{"$schema":"https://json-schema.org/draft/2020-12/schema","type":"object"},"#,
             r#""outputSchema":{"type":"array"},"#,
-            r#""annotations":{"readOnlyHint":true,"destructiveHint":false,"idempotentHint":false,"openWorldHint":false}}"#,
+            r#""annotations":{"readOnlyHint":true,"destructiveHint":false,"#,
+            r#""idempotentHint":false,"openWorldHint":false}}"#,
         ];
         assert_eq!(definition(&tool(), Era::Modern), text.concat());
     }

@@ -14,7 +14,7 @@ use tokio::sync::mpsc;
 use tokio::task::{JoinError, JoinHandle};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
-use toolyard_tool::runtime::{Execution, Prepared, Source, Stop, completion, too_much_output};
+use toolyard_tool::runtime::{Execution, Prepared, RecordStore, Source, Stop, completion, too_much_output};
 use toolyard_tool::{Left, Output, ToolError};
 
 use crate::hooked::{Watched, too_much_held};
@@ -49,6 +49,8 @@ pub(crate) struct Attempt<'a> {
     pub(crate) objects: &'a Objects,
     /// The source of the call's files.
     pub(crate) source: &'a Source,
+    /// The records of its pool.
+    pub(crate) records: &'a RecordStore,
 }
 
 /// Why an attempt should stop before its tool is done.
@@ -156,7 +158,8 @@ pub(crate) async fn run<F>(
 where
     F: Fn(Vec<Event>) -> Pin<Box<dyn Future<Output = Result<(), Lost>> + Send>>,
 {
-    let Attempt { job, id, from, start, signals, output: count, watched, tells_result, objects, source } = attempt;
+    let Attempt { job, id, from, start, signals, output: count, watched, tells_result, objects, source, records } =
+        attempt;
     let Route::Pool { policy, .. } = &job.spec.route else { return (End::Abandoned, None) };
     let mut publisher = Publisher::new(id, job.pool.clone(), from, start, count, append);
 
@@ -188,6 +191,7 @@ where
         stop: stop_tool.clone(),
         output,
         source: source.clone(),
+        records: records.clone(),
     };
     let mut tool = ToolTask { handle: Some(prepared.spawn(tools, execution.into())), stop: stop_tool };
     let outcome = drive(&mut publisher, &mut tool, chunks, &signals, (deadline, policy.idle_timeout)).await;

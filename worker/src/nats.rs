@@ -1,6 +1,7 @@
 //! The worker at the broker, on its own thread: advertises, pulls, keeps leases, publishes, acknowledges.
 
 mod advertise;
+mod ask;
 mod clock;
 mod files;
 mod held;
@@ -8,6 +9,7 @@ mod job;
 mod leases;
 mod progress;
 mod pull;
+mod records;
 mod trace;
 
 use std::cell::{Cell, RefCell};
@@ -32,7 +34,7 @@ use tokio::task::JoinSet;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use toolyard_tool::Table;
-use toolyard_tool::runtime::Source;
+use toolyard_tool::runtime::{RecordStore, Source};
 
 use crate::attempt::Signals;
 use crate::hooked::{Unwatchable, Watched};
@@ -83,6 +85,7 @@ pub(crate) struct Core {
     pub(crate) stop: CancellationToken,
     pub(crate) objects: Objects,
     pub(crate) source: Source,
+    pub(crate) records: RecordStore,
     /// The worker shuts down and cannot wait any longer.
     pub(crate) give_back: CancellationToken,
     /// When the broker last answered a request for jobs, if only that there are none.
@@ -141,6 +144,7 @@ pub(crate) async fn serve(
         stop: stop.clone(),
         objects,
         source: files::source(client.clone(), options.pool.clone()),
+        records: records::store(client.clone(), options.pool.clone()),
         give_back: CancellationToken::new(),
         answered: Rc::default(),
         unstored: Cell::default(),

@@ -33,8 +33,15 @@ const NO_STREAM: u64 = 10_059;
 /// Streams in a backup, in their order. The log comes first: a request id that is newer than the log opens its run
 /// again, while a run whose id is missing could be opened twice. Objects come last, so that all objects to which the
 /// log refers are included.
-const BACKED_UP: [&str; 6] =
-    [names::STREAM, names::WEBHOOKS_STREAM, "KV_ty-requests", "KV_ty-tools", "KV_ty-pauses", names::OBJECTS];
+const BACKED_UP: [&str; 7] = [
+    names::STREAM,
+    names::WEBHOOKS_STREAM,
+    "KV_ty-requests",
+    "KV_ty-tools",
+    "KV_ty-pauses",
+    "KV_ty-records",
+    names::OBJECTS,
+];
 /// Streams that a coordinator creates if they are missing, and that are not backed up.
 const MADE_ANEW: [&str; 2] = ["KV_ty-leases", "KV_ty-snapshots"];
 
@@ -177,7 +184,7 @@ impl Operator {
         self.must_hold(names::STREAM, bytes).await?;
         let log_bytes = i64::try_from(bytes).unwrap_or(i64::MAX);
         let mut changed = Vec::from_iter(self.set(names::STREAM, "max_bytes", bytes).await?);
-        for bucket in [names::REQUESTS_BUCKET, names::SNAPSHOTS_BUCKET] {
+        for bucket in [names::REQUESTS_BUCKET, names::SNAPSHOTS_BUCKET, names::RECORDS_BUCKET] {
             let stream = format!("KV_{bucket}");
             let Some(info) = self.info(&stream).await? else { continue };
             let part = u64::try_from(bucket_bytes(bucket, log_bytes)).unwrap_or(0);

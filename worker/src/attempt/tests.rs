@@ -8,6 +8,7 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 
 use super::*;
+use toolyard_tool::runtime::RecordStore;
 use toolyard_tool::{About, Context, Output, Table, Tool};
 
 /// Behaves as its argument says.
@@ -128,6 +129,7 @@ where
     let other = tokio::spawn(meanwhile(signals.clone()));
     let output = OutputCount::default();
     let source = Source::new(|_| Box::pin(async { Err("there are none".to_owned()) }));
+    let records = RecordStore::new(|_| Box::pin(async { Err("there are none".to_owned()) }));
     let objects = Objects::new(1 << 20, |_, _, _| Box::pin(std::future::pending()));
     let attempt = Attempt {
         job: &job,
@@ -140,6 +142,7 @@ where
         tells_result: false,
         objects: &objects,
         source: &source,
+        records: &records,
     };
     let (end, _) = run_it(attempt, prepared, append).await;
     let took = began.elapsed();

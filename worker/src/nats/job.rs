@@ -306,6 +306,7 @@ async fn run(
         tells_result,
         objects: &core.objects,
         source: &core.source,
+        records: &core.records,
     };
     let (end, lingering) = attempt::run(attempt, tool, &core.tools, store::appender(core, job)).await;
     drop(registered);

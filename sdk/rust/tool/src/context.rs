@@ -16,6 +16,7 @@ use tokio_util::task::TaskTracker;
 use crate::error::ToolError;
 use crate::files::Source;
 use crate::limits::label_size;
+use crate::records::RecordStore;
 
 /// What a call knows of itself, and how it speaks.
 #[derive(Debug, Clone)]
@@ -40,6 +41,8 @@ pub struct Execution {
     pub output: mpsc::Sender<Chunk>,
     /// The source of its files.
     pub source: Source,
+    /// The records of its pool and its tenant.
+    pub records: RecordStore,
 }
 
 impl From<Execution> for Context {

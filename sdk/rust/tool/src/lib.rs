@@ -16,6 +16,7 @@ mod given;
 mod limits;
 mod output;
 mod preview;
+mod records;
 mod table;
 mod tool;
 
@@ -25,6 +26,7 @@ pub use error::ToolError;
 pub use output::Output;
 pub use proto::convert::manifest::{InvalidManifest, ManifestError};
 pub use proto::history::{PastCall, PastContent, PastOutcome, TOOL_CALL_HISTORY};
+pub use records::{Record, RecordError, RecordPage, Records};
 pub use run::{
     AfterPartialOutput, Alias, Backoff, CallError, CallId, Chunk, Concurrency, Content, Effects, ErrorKind, File,
     InvalidId, Manifest, Object, ObjectId, Origin, Permission, Policy, Progress, ResultUse, RetryOn, RunId, ToolName,

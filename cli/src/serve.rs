@@ -15,6 +15,7 @@ use worker::Tool as _;
 
 use crate::broker::BrokerArgs;
 use crate::bucket::BucketArgs;
+use crate::collaboration::CollaborationArgs;
 use crate::exit::{Exit, Failure};
 use crate::interrupts::Interrupts;
 use crate::observe::{ObserveArgs, finish};
@@ -182,6 +183,8 @@ pub(crate) struct WorkerArgs {
     /// Do not host these built-in tools, named as for --enable
     #[arg(long, env = "TOOLYARD_DISABLE", value_name = "TOOLS", value_delimiter = ',')]
     disable: Vec<String>,
+    #[command(flatten)]
+    collaboration: CollaborationArgs,
     /// Include arguments and results of calls in traces. Then every reader of the traces can read them
     #[arg(long, env = "TOOLYARD_INCLUDE_CONTENT")]
     include_content: bool,
@@ -240,8 +243,10 @@ pub(crate) async fn worker(args: WorkerArgs) -> Result<Exit, Failure> {
     let (nats_url, credentials) = args.broker.split();
     let WorkerArgs { pool, slots, root, drain, enable, disable, include_content, observe, hooks, .. } = args;
     let user = sandbox::choose_user(args.tools_user)?;
-    let secrets: Vec<PathBuf> = credentials.nkey.iter().chain(&hooks).cloned().collect();
-    let table = tools::built_in(&root, &secrets, user)?.only(&enable)?.without(&disable)?;
+    let (together, hidden) = args.collaboration.open(&enable)?;
+    let secrets: Vec<PathBuf> = credentials.nkey.iter().chain(&hooks).chain(&hidden).cloned().collect();
+    let table = tools::built_in(&root, &secrets, user)?;
+    let table = ::collaboration::host(table, together).map_err(tools::Error::Host)?.only(&enable)?.without(&disable)?;
     let watching = read_hooks(hooks.as_deref())?;
     if table.hosts(Bash::NAME) {
         sandbox::warn_of_gaps(&secrets, user);

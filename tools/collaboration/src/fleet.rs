@@ -12,6 +12,7 @@ use client::{Client, Connection, Error, Transcript, Watch};
 use serde_json::{Value, json};
 use sha2::{Digest as _, Sha256};
 use tokio::sync::OnceCell;
+use tokio::time::timeout;
 use toolyard_tool::{Context, ToolError};
 
 /// Calls of one child.
@@ -25,6 +26,8 @@ const DEPTH: &str = "toolyard.depth";
 /// Bytes of all answers together, and of one answer.
 const ANSWERS_BYTES_MAX: usize = 192 * 1024;
 const ANSWER_BYTES_MAX: usize = 16 * 1024;
+/// How long a stopped call reads the log of its run: less than the time that it has to stop.
+const PARENT_PATIENCE: Duration = Duration::from_secs(3);
 /// Tools that are called by their name alone, and not because they have a tag or a category.
 const BY_NAME_ONLY: [&str; 2] = [crate::TEAM_AGENT, crate::TASK_BROADCAST];
 
@@ -220,16 +223,31 @@ impl Child<'_> {
         self.context.progress(done, Some(total), "").await
     }
 
-    /// Cancels the run if the call that made it has ended. Otherwise its worker stops or lost its lease, and the next
-    /// attempt goes on with the run.
+    /// Cancels the run if the call that made it is cancelled or has ended. Otherwise its worker stops or lost its
+    /// lease, and the next attempt goes on with the run.
     async fn stop_with_parent(&self) {
-        let (run_id, call_id) = (self.context.run_id().to_string(), self.context.call_id().as_str());
-        let Ok(parent) = self.client.run(&run_id).await else { return };
-        let has_ended = parent.calls.iter().any(|call| call.call_id == call_id && is_final(call.state()));
-        if has_ended && !self.run_id().is_empty() {
+        let is_over = timeout(PARENT_PATIENCE, self.parent_is_over()).await;
+        if matches!(is_over, Ok(Ok(true))) && !self.run_id().is_empty() {
             // It ends at its own deadline if this fails.
-            drop(self.cancel("the call that made this run has ended").await);
+            drop(self.cancel("the call that made this run is cancelled").await);
         }
+    }
+
+    /// Whether the log says that the call that made the run is cancelled or has ended. Waits until it does.
+    async fn parent_is_over(&self) -> Result<bool, Error> {
+        let (run_id, call_id) = (self.context.run_id().to_string(), self.context.call_id().as_str());
+        let mut events = self.client.watch(&run_id, None, v1::FloorPolicy::Interleaved).await?;
+        let is_end = |event: &v1::RunEvent| match &event.event {
+            Some(Event::CancelRequested(requested)) => requested.call_id == call_id,
+            Some(Event::CallEnded(ended)) => ended.call_id == call_id,
+            _ => false,
+        };
+        while let Some(some) = events.next().await? {
+            if some.iter().any(is_end) {
+                return Ok(true);
+            }
+        }
+        Ok(false)
     }
 
     pub(crate) async fn cancel(&self, reason: &str) -> Result<(), ToolError> {
@@ -311,11 +329,6 @@ fn cut(text: &str, left: &mut usize) -> String {
         true => text.to_owned(),
         false => format!("{shown} [cut here: {} of {} bytes are shown]", shown.len(), text.len()),
     }
-}
-
-fn is_final(state: v1::CallState) -> bool {
-    use v1::CallState::{Cancelled, Completed, Expired, Failed};
-    matches!(state, Completed | Failed | Cancelled | Expired)
 }
 
 fn state_name(state: v1::CallState) -> &'static str {

@@ -39,7 +39,6 @@ const MANY_PARAMETERS: &[&str] = &[
     "tests/torture/check/judge.rs: completed",
     "tests/torture/check/judge.rs: wrong",
     "worker/src/attempt.rs: conclude",
-    "worker/src/attempt.rs: drive",
     "worker/src/attempt.rs: keep",
     "worker/src/publisher.rs: new",
 ];

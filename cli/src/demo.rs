@@ -7,6 +7,7 @@ use std::time::Duration;
 use coordinator::Webhooks;
 use hooks::Hooks;
 use proto::v1;
+use sandbox::Wanted;
 use serde_json::{Value, json};
 
 use crate::exit::{Exit, Failure};
@@ -51,7 +52,9 @@ pub(crate) async fn run(args: Args, terminal: &Terminal) -> Result<Exit, Failure
     let (listen, slots) = ((Ipv4Addr::LOCALHOST, 0).into(), worker::SLOTS);
     let (hooks, webhooks) = (Hooks::default(), Webhooks::default());
     let (nats_port, data_dir) = (BrokerPort::Free, None);
-    let options = yard::Options { listen, open_to_all: false, nats_port, data_dir, root, slots, hooks, webhooks };
+    let sandbox = Wanted::default();
+    let options =
+        yard::Options { listen, open_to_all: false, nats_port, data_dir, root, slots, hooks, webhooks, sandbox };
 
     let mut interrupts = Interrupts::listen()?;
     let mut yard = tokio::select! {

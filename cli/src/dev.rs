@@ -3,6 +3,9 @@
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
+use clap::builder::{PossibleValuesParser, TypedValueParser as _};
+use sandbox::Wanted;
+
 use crate::exit::{Exit, Failure};
 use crate::interrupts::Interrupts;
 use crate::json::Object;
@@ -53,17 +56,22 @@ pub(crate) struct Args {
     /// The file of webhook endpoints (docs/howto/webhooks.md)
     #[arg(long, env = "TOOLYARD_WEBHOOKS", value_name = "FILE")]
     webhooks: Option<PathBuf>,
+    /// How strongly programs of tools are confined, as for `worker`, but with network. none: commands of bash may do
+    /// what you may
+    #[arg(long, env = "TOOLYARD_SANDBOX", value_name = "LEVEL", default_value = "none")]
+    #[arg(value_parser = PossibleValuesParser::new(Wanted::NAMES).try_map(|name| name.parse::<Wanted>()))]
+    sandbox: Wanted,
 }
 
 pub(crate) async fn run(args: Args, terminal: &Terminal) -> Result<Exit, Failure> {
-    let Args { nats_port, listen, open_to_all, root, data_dir, slots, hooks, webhooks } = args;
+    let Args { nats_port, listen, open_to_all, root, data_dir, slots, hooks, webhooks, sandbox } = args;
     let hooks = crate::serve::read_hooks(hooks.as_deref())?;
     let webhooks = crate::serve::read_webhooks(webhooks.as_deref())?;
     let keeps = data_dir.is_some();
     let nats_port = nats_port.map_or(BrokerPort::UsualOrFree, BrokerPort::This);
     let root = root.canonicalize().unwrap_or(root);
     let options =
-        yard::Options { listen, open_to_all, nats_port, data_dir, root: root.clone(), slots, hooks, webhooks };
+        yard::Options { listen, open_to_all, nats_port, data_dir, root: root.clone(), slots, hooks, webhooks, sandbox };
 
     let mut interrupts = Interrupts::listen()?;
     let mut yard = tokio::select! {

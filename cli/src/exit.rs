@@ -57,6 +57,8 @@ pub(crate) enum Failure {
     #[error("the coordinator does not hear of the worker's tools")]
     ToolsUnknown,
     #[error(transparent)]
+    Origins(#[from] origins::InvalidFile),
+    #[error(transparent)]
     Broker(#[from] local::Error),
     #[error(transparent)]
     Coordinator(#[from] coordinator::Error),
@@ -68,6 +70,8 @@ pub(crate) enum Failure {
     Tools(#[from] tools::Error),
     #[error(transparent)]
     ToolsUser(#[from] sandbox::NotRoot),
+    #[error(transparent)]
+    Sandbox(#[from] sandbox::SandboxError),
     #[error(transparent)]
     Hooks(#[from] hooks::InvalidHooks),
     #[error(transparent)]
@@ -134,6 +138,8 @@ impl Failure {
             | Self::Worker(_)
             | Self::Tools(_)
             | Self::ToolsUser(_)
+            | Self::Sandbox(_)
+            | Self::Origins(_)
             | Self::NotHosted(_)
             | Self::Hooks(_)
             | Self::Webhooks(_)
@@ -160,6 +166,8 @@ impl Failure {
             | Self::Worker(_)
             | Self::Tools(_)
             | Self::ToolsUser(_)
+            | Self::Sandbox(_)
+            | Self::Origins(_)
             | Self::NotHosted(_)
             | Self::Hooks(_)
             | Self::Webhooks(_)

@@ -202,7 +202,10 @@ impl<'a> Follow<'a> {
         };
         match question.answer(&line) {
             // The next question follows when this call's end arrives.
-            Some(answer) => self.submit(question.call_id, Ok(answer)).await,
+            Some(answer) => {
+                self.submit(question.call_id, Ok(answer)).await?;
+                self.answer().await
+            }
             None => {
                 question.ask(self.terminal);
                 self.asking = Some(question);
@@ -216,6 +219,14 @@ impl<'a> Follow<'a> {
         self.answered.push(call_id);
         match self.client.submit(&self.tally.run_id, output).await {
             Ok(_) => Ok(()),
+            // The answer does not fit the question, which is asked again.
+            Err(client::Error::Refused(status))
+                if reason(&status) == Some(Reason::ArgumentsInvalid) && matches!(self.answers, Answers::Person(_)) =>
+            {
+                self.answered.pop();
+                self.terminal.problem(status.message());
+                Ok(())
+            }
             // Another client answered first, or the call has ended meanwhile. Its end shows the outcome.
             Err(client::Error::Refused(status)) if is_late(&status) => Ok(()),
             Err(error) => Err(error.into()),

@@ -127,6 +127,9 @@ impl Plain {
     }
 
     fn ended(&mut self, ended: &v1::CallEnded, tally: &Tally) -> Vec<Piece> {
+        if tally.call(&ended.call_id).is_some_and(|(_, call)| call.is_question) {
+            return Vec::new();
+        }
         let mut pieces = self.end_line();
         let (Some(outcome), Some((_, call))) = (&ended.outcome, tally.call(&ended.call_id)) else { return pieces };
         match (outcome.state(), &outcome.error) {

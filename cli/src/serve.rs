@@ -10,7 +10,7 @@ use hooks::Hooks;
 use run::PoolId;
 use sandbox::User;
 use tokio_util::sync::CancellationToken;
-use tools::Bash;
+use tools::{Bash, ToolSettings};
 use worker::Tool as _;
 
 use crate::broker::BrokerArgs;
@@ -19,6 +19,8 @@ use crate::collaboration::CollaborationArgs;
 use crate::exit::{Exit, Failure};
 use crate::interrupts::Interrupts;
 use crate::observe::{ObserveArgs, finish};
+use crate::origins::OriginArgs;
+use crate::sandboxing::{self, SandboxArgs};
 
 const COORDINATOR_EXAMPLES: &str = "\
 Examples:
@@ -145,14 +147,16 @@ const WORKER_EXAMPLES: &str = "\
 Examples:
   toolyard worker --pool main --root ~/work
   toolyard worker --nats-url nats://broker:4222 --pool builds --slots 4 \\
-    --root /srv/builds
+    --root /srv/builds --sandbox isolated --network
+  toolyard worker --pool api --http tools.toml
+  toolyard worker --pool scripts --programs tools.toml
 
 SIGTERM or Ctrl-C: takes no more calls, lets those that run end and gives back
-the rest. A second one ends it at once. Its log tells at its start what the
-system cannot keep commands of bash from. Logs go to standard error, as JSON
+the rest. A second one ends it at once. Its log tells at its start how
+programs of tools are confined, and what the system cannot give. Logs go to standard error, as JSON
 with -o json.";
 
-/// Run a worker that hosts the built-in tools
+/// Run a worker that hosts the built-in tools, HTTP endpoints and programs
 #[derive(Debug, clap::Args)]
 #[command(after_help = WORKER_EXAMPLES)]
 pub(crate) struct WorkerArgs {
@@ -167,13 +171,21 @@ pub(crate) struct WorkerArgs {
     #[arg(long, env = "TOOLYARD_SLOTS", value_name = "N", default_value_t = worker::SLOTS)]
     #[arg(value_parser = clap::value_parser!(u32).range(1..))]
     slots: u32,
-    /// The folder that its tools work in. It must not contain the files of keys and hooks that the worker is given
-    #[arg(long, env = "TOOLYARD_ROOT", value_name = "DIR")]
-    root: PathBuf,
+    /// The folder that its tools work in. It must not contain the files of keys and hooks that the worker is given. With
+    /// --http or --programs it may be left out: then the built-in tools are not hosted
+    #[arg(long, env = "TOOLYARD_ROOT", value_name = "DIR", required_unless_present_any = ["http", "programs"])]
+    root: Option<PathBuf>,
+    #[command(flatten)]
+    origins: OriginArgs,
     /// The user, and the group, as which commands of bash run. Only root can choose another than its own
     /// [default: 65532 if the worker runs as root, else its own]
     #[arg(long, env = "TOOLYARD_TOOLS_USER", value_name = "UID[:GID]")]
     tools_user: Option<User>,
+    #[command(flatten)]
+    sandbox: SandboxArgs,
+    /// The file of linters and language servers for its tools (docs/howto/built-in-tools.md)
+    #[arg(long, env = "TOOLYARD_TOOLS_FILE", value_name = "FILE")]
+    tools_file: Option<PathBuf>,
     /// How long running calls may take to end after a stop was requested
     #[arg(long, env = "TOOLYARD_DRAIN", value_name = "SECONDS", default_value_t = worker::DRAIN.as_secs())]
     drain: u64,
@@ -243,14 +255,26 @@ pub(crate) async fn worker(args: WorkerArgs) -> Result<Exit, Failure> {
     let (nats_url, credentials) = args.broker.split();
     let WorkerArgs { pool, slots, root, drain, enable, disable, include_content, observe, hooks, .. } = args;
     let user = sandbox::choose_user(args.tools_user)?;
+    let origins = args.origins.read()?;
     let (together, hidden) = args.collaboration.open(&enable)?;
-    let secrets: Vec<PathBuf> = credentials.nkey.iter().chain(&hooks).chain(&hidden).cloned().collect();
-    let table = tools::built_in(&root, &secrets, user)?;
-    let table = ::collaboration::host(table, together).map_err(tools::Error::Host)?.only(&enable)?.without(&disable)?;
+    let given = credentials.nkey.iter().chain(&hooks).chain(&hidden).cloned();
+    let secrets: Vec<PathBuf> = given.chain(origins.secret_files()).collect();
+    let sandbox = args.sandbox.open(root.as_deref(), origins.folders(), secrets, user)?;
+    let settings = args.tools_file.as_deref().map(ToolSettings::read).transpose();
+    let settings = settings.map_err(tools::Error::from)?.unwrap_or_default();
+    let table = match &root {
+        Some(root) => {
+            let options = tools::Options { settings, ..tools::Options::new(root, sandbox.clone()) };
+            let table = ::collaboration::host(tools::built_in(options)?, together).map_err(tools::Error::Host)?;
+            table.only(&enable)?.without(&disable)?
+        }
+        None => worker::Table::new(),
+    };
     let watching = read_hooks(hooks.as_deref())?;
-    if table.hosts(Bash::NAME) {
-        sandbox::warn_of_gaps(&secrets, user);
+    if table.hosts(Bash::NAME) || origins.has_programs() {
+        sandboxing::report(&sandbox);
     }
+    let table = origins.host(table, &sandbox).await?;
     let (drain, bucket) = (Duration::from_secs(drain), args.bucket.open()?);
     let (admin, host_names) = (observe.admin_listen, observe.host_names.clone());
     let options = worker::Options {

@@ -23,6 +23,8 @@ pub(crate) struct CallTally {
     /// Empty if the events that name it were not received.
     pub(crate) tool: String,
     pub(crate) for_client: bool,
+    /// A question of a running call.
+    pub(crate) is_question: bool,
     /// The arguments for the client, until it has answered.
     pub(crate) waiting: Option<v1::CallWaiting>,
     /// It has output that was not withdrawn.
@@ -107,6 +109,7 @@ impl Tally {
             let call = self.known(&opened.call_id);
             call.tool.clone_from(&opened.tool);
             call.for_client = opened.waits_for_client;
+            call.is_question = !opened.asked_by_call_id.is_empty();
             call.accepted = at;
         }
     }

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use clap::builder::PossibleValuesParser;
-use formats::tools::{Format, export};
+use formats::tools::{Deferred, Format, export};
 use proto::v1;
 use serde_json::Value;
 
@@ -63,6 +63,13 @@ pub(crate) struct ListArgs {
     /// changed names to the tools' own. `markdown`: as a page for people
     #[arg(long, value_name = "FORM", value_parser = PossibleValuesParser::new(forms()))]
     format: Option<String>,
+    /// Words to search for in names, descriptions, tags and arguments: the tools that have one, the best first
+    #[arg(long, value_name = "WORDS")]
+    query: Option<String>,
+    /// With --format openai or anthropic: tools whose definitions a model loads only when its tool search finds them,
+    /// by their names with commas between them; `*` stands for any characters
+    #[arg(long, value_name = "TOOLS", requires = "format")]
+    defer_loading: Option<String>,
 }
 
 fn forms() -> impl Iterator<Item = &'static str> {
@@ -90,6 +97,7 @@ impl ListArgs {
             tags: self.tags.clone(),
             permission: permission.into(),
             origin: origin.into(),
+            query: self.query.clone().unwrap_or_default(),
             pool: self.pool.clone().unwrap_or_default(),
             include_unavailable: self.unavailable,
             ..v1::ListToolsRequest::default()
@@ -107,7 +115,7 @@ pub(crate) async fn run(command: Command, door: &Server, terminal: &Terminal) ->
                 return Ok(Exit::Completed);
             }
             match Format::ALL.into_iter().find(|(name, _)| args.format.as_deref() == Some(*name)) {
-                Some((_, format)) => definitions(&listed.tools, format, terminal)?,
+                Some((_, format)) => definitions(&listed.tools, format, args.defer_loading.as_deref(), terminal)?,
                 None => list(&listed, terminal)?,
             }
         }
@@ -123,8 +131,12 @@ pub(crate) async fn run(command: Command, door: &Server, terminal: &Terminal) ->
     Ok(Exit::Completed)
 }
 
-fn definitions(tools: &[v1::Tool], format: Format, terminal: &Terminal) -> Result<(), Failure> {
-    let exported = export(tools, format);
+fn definitions(tools: &[v1::Tool], format: Format, deferred: Option<&str>, terminal: &Terminal) -> Result<(), Failure> {
+    let mut exported = export(tools, format);
+    if let Some(names) = deferred {
+        let deferred = Deferred::new(names, format);
+        deferred.map_err(|error| Failure::Usage(format!("--defer-loading: {error}")))?.mark(&mut exported);
+    }
     let (tools, renamed): (Vec<_>, Vec<_>) = exported.into_iter().map(|it| (it.definition, (it.name, it.tool))).unzip();
     if terminal.is_json() {
         let names: BTreeMap<String, String> = renamed.into_iter().filter(|(name, tool)| name != tool).collect();

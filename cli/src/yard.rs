@@ -9,11 +9,10 @@ use hooks::Hooks;
 use local::{Broker, BrokerOptions};
 use nats::Credentials;
 use run::PoolId;
+use sandbox::{Network, Sandbox, Settings, Wanted};
 use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;
-use tools::{ASK_USER, Bash, CurrentTime, Glob, Grep};
-use worker::Tool as _;
 
 use crate::exit::Failure;
 use crate::server::Server;
@@ -21,7 +20,6 @@ use crate::server::Server;
 /// How long running calls may take to end. It is short because a user waits at the terminal.
 pub(crate) const DRAIN: Duration = Duration::from_secs(10);
 const POOL: &str = "local";
-const TOOLS: [&str; 5] = [ASK_USER, Bash::NAME, CurrentTime::NAME, Glob::NAME, Grep::NAME];
 /// How long the coordinator may take to hear of the worker's tools: milliseconds, on a machine that is not too busy.
 const KNOWN_LIMIT: Duration = Duration::from_secs(10);
 /// There is no event for it, so it is polled.
@@ -59,6 +57,8 @@ pub(crate) struct Options {
     pub(crate) slots: u32,
     pub(crate) hooks: Hooks,
     pub(crate) webhooks: Webhooks,
+    /// How strongly programs of tools are confined.
+    pub(crate) sandbox: Wanted,
 }
 
 #[derive(Debug)]
@@ -73,8 +73,11 @@ pub(crate) struct Yard {
 impl Yard {
     /// Starts everything, and returns when calls can be made.
     pub(crate) async fn start(options: Options) -> Result<Self, Failure> {
-        let Options { listen, open_to_all, nats_port, data_dir, root, slots, hooks, webhooks } = options;
-        let table = tools::built_in(&root, &[], None)?;
+        let Options { listen, open_to_all, nats_port, data_dir, root, slots, hooks, webhooks, sandbox } = options;
+        let (network, workspace) = (Network::Allowed, Some(root.clone()));
+        let settings = Settings { level: sandbox, network, workspace, ..Settings::default() };
+        let table = tools::built_in(tools::Options::new(&root, Sandbox::new(settings)?))?;
+        let names: Vec<String> = table.manifests().map(|tool| tool.name.to_string()).collect();
         let asked = hooks.clone();
         let broker = start_broker(data_dir, nats_port).await?;
 
@@ -107,17 +110,17 @@ impl Yard {
         worker.task.spawn(async { Ok(worker::serve(options, table, stop, move |_| ready.cancel()).await?) });
         worker.until_ready().await?;
         let yard = Self { worker, coordinator, broker, address };
-        yard.until_known().await?;
+        yard.until_known(&names).await?;
         Ok(yard)
     }
 
     /// The worker has advertised its tools; the coordinator receives them a moment later.
-    async fn until_known(&self) -> Result<(), Failure> {
+    async fn until_known(&self, names: &[String]) -> Result<(), Failure> {
         let client = Server::at(self.url()).connect().await?;
         let known = async {
             loop {
                 let tools = client.tools(proto::v1::ListToolsRequest::default()).await?.tools;
-                if TOOLS.iter().all(|name| tools.iter().any(|tool| tool.name == *name)) {
+                if names.iter().all(|name| tools.iter().any(|tool| tool.name == *name)) {
                     return Ok(());
                 }
                 sleep(KNOWN_POLL).await;

@@ -8,6 +8,7 @@ mod grpc;
 mod http;
 pub mod inputs;
 mod lists;
+pub(crate) mod mcp;
 pub(crate) mod needs;
 pub(crate) mod objects;
 pub(crate) mod output;
@@ -52,6 +53,7 @@ pub(crate) struct Api {
     /// Set if there are webhooks.
     pub(crate) notices: Option<Notices>,
     pub(crate) uploads: Uploads,
+    pub(crate) mcp: Arc<mcp::Shared>,
     /// On cancellation, streams end with a final error and new requests are refused.
     pub(crate) stop: CancellationToken,
 }
@@ -174,7 +176,7 @@ impl Api {
         let call_id = call_id(&request.call_id)?;
         let run = self.runs.get(run_id(&request.run_id)?).await?;
         let call = run.find(&call_id).ok_or(RequestError::Rejected(CommandError::UnknownCall { call: call_id }))?;
-        let (why, call) = (self.runs.explain(&run, call), Some(api::call(call)));
+        let (why, call) = (self.runs.explain(&run, call), Some(api::call_in(&run, call)));
         Ok(v1::ExplainCallResponse { why, call })
     }
 

@@ -6,6 +6,7 @@
 
 mod act;
 mod answer;
+mod asking;
 mod census;
 mod erasure;
 pub(crate) mod files;
@@ -38,6 +39,7 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use self::act::EffectDone;
+use self::asking::Askings;
 use self::census::Census;
 use self::erasure::InProgress;
 use self::notifications::{Posted, add_notifications};
@@ -152,6 +154,7 @@ pub(crate) struct OwnerTask {
     slices: Vec<ShardTask>,
     effects: JoinSet<EffectDone>,
     questions: JoinSet<()>,
+    askings: Askings,
     /// Messages to workers that are not repeated until the log shows them.
     messages: JoinSet<()>,
     census: Option<Census>,
@@ -192,6 +195,7 @@ pub(crate) fn new(io: Io) -> (OwnerHandle, OwnerTask) {
         slices: every().map(|_| ShardTask::default()).collect(),
         effects: JoinSet::new(),
         questions: JoinSet::new(),
+        askings: Askings::default(),
         messages: JoinSet::new(),
         census: None,
         census_due: Instant::now(),
@@ -255,6 +259,7 @@ impl OwnerTask {
                 Some(refilled) = self.erasures.refills.join_next() => self.refilled(finished(refilled)),
                 Some(posted) = self.posts.join_next() => self.posted(finished(posted)),
                 Some(answered) = self.questions.join_next() => finished(answered),
+                Some(stored) = self.askings.storing.join_next() => self.asking_stored(finished(stored)),
                 Some(sent) = self.messages.join_next() => finished(sent),
                 Some(id) = self.overdue_ends.join_next() => {
                     self.overdue_runs.remove(&finished(id));
@@ -270,6 +275,7 @@ impl OwnerTask {
                     self.leave_unwatched();
                     self.erase_due();
                     self.post_letters_again();
+                    self.answer_late_askings();
                     self.io.feeds.look_at_connection();
                     self.io.feeds.merge();
                 }
@@ -405,6 +411,9 @@ impl OwnerTask {
             self.forget(id);
         } else if matters && leads {
             self.check_run(id);
+        }
+        if matters && leads {
+            self.answer_askings_of(id);
         }
         if freed {
             self.check_next();

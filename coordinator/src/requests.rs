@@ -33,6 +33,16 @@ impl RequestKey {
         Self::new(&["deleted", response])
     }
 
+    /// The key that records the run of a call of an MCP session, by the id of its request.
+    pub(crate) fn mcp_call(session: &str, id: &str) -> Self {
+        Self::new(&["mcp-call", session, id])
+    }
+
+    /// The key with the secret that seals the states of MCP requests in this hour.
+    pub(crate) fn seal(hour: u64) -> Self {
+        Self::new(&["mcp-seal", &hour.to_string()])
+    }
+
     fn new(parts: &[&str]) -> Self {
         let mut hash = Hash::default();
         parts.iter().for_each(|part| hash.text(part));

@@ -12,6 +12,7 @@ pub(crate) mod objects;
 mod opening;
 mod parked;
 mod places;
+mod questions;
 mod resolve;
 
 use std::ops::Deref;
@@ -176,7 +177,7 @@ impl Runs {
         registry: &'here Registry,
     ) -> Scope<'here> {
         Scope {
-            first: run.calls().len(),
+            first: run.requested_calls().count(),
             offer: Offer { custom, attached: run.tools(), registry, tenant: run.tenant() },
             client_only: run.is_client_only(),
             run_deadline: run.deadline(),
@@ -354,7 +355,13 @@ impl Runs {
     ) -> Result<Arc<Run>, RequestError> {
         let work = async {
             self.caller.may_answer(id, answers)?;
-            self.command(id, |_| Command::SubmitOutputs { answers: answers.to_vec(), all_required }).await
+            let permit = if questions::is_quick(answers) { None } else { Some(Permit::acquire().await) };
+            let command = |run: &Run| {
+                let check = || questions::checked(run, answers);
+                let answers = permit.as_ref().map_or_else(check, |permit| permit.run(check))?;
+                Ok(Command::SubmitOutputs { answers, all_required })
+            };
+            Ok(self.command_stored(id, command).await?.0)
         };
         let only = if let [answer] = answers { Some(&answer.call) } else { None };
         self.judged(("SubmitToolOutputs", Role::Answer), (id, only), work).await
@@ -391,14 +398,14 @@ impl Runs {
     /// stored.
     pub(crate) async fn cancel_open_call(&self, id: RunId, call: &CallId, reason: &str) -> Result<bool, RequestError> {
         let work = async {
-            let command = |_: &Run| Command::CancelCall { call: call.clone(), reason: reason.to_owned() };
+            let command = |_: &Run| Ok(Command::CancelCall { call: call.clone(), reason: reason.to_owned() });
             Ok(self.command_stored(id, command).await?.1)
         };
         self.judged(("CancelCall", Role::Submit), (id, Some(call)), work).await
     }
 
     async fn command(&self, id: RunId, command: impl Fn(&Run) -> Command) -> Result<Arc<Run>, RequestError> {
-        Ok(self.command_stored(id, command).await?.0)
+        Ok(self.command_stored(id, |run| Ok(command(run))).await?.0)
     }
 
     /// Decides on the present state of the run and appends the events, each only if no other writer was faster. Also
@@ -406,11 +413,11 @@ impl Runs {
     async fn command_stored(
         &self,
         id: RunId,
-        command: impl Fn(&Run) -> Command,
+        command: impl Fn(&Run) -> Result<Command, RequestError>,
     ) -> Result<(Arc<Run>, bool), RequestError> {
         let mut newest = self.known(id).await?;
         for _ in 0..DECISIONS_MAX {
-            let decide = |run: &Run| Ok(run.decide(command(run), ::nats::now())?);
+            let decide = |run: &Run| Ok(run.decide(command(run)?, ::nats::now())?);
             let (known, events) = self.found_in(newest, decide).await?;
             if events.is_empty() {
                 return Ok((known.run, false));

@@ -201,17 +201,20 @@ impl Shared {
     }
 
     /// The API, and its uploads in progress; starts the delivery of notifications.
-    fn api(&self, runs: runs::Runs, tasks: &mut Tasks) -> (api::Api, Uploads) {
+    fn api(&self, runs: runs::Runs, is_tls: bool, tasks: &mut Tasks) -> (api::Api, Uploads) {
         if let Some(api::Notices { webhooks, queue }) = self.notices.clone() {
             tasks.spawn(|end| notifications::keep(webhooks, queue, self.owned.clone(), end));
         }
         let uploads = Uploads::default();
+        let (abandoned, left) = api::mcp::abandoned::queue();
+        tasks.spawn(|end| api::mcp::abandoned::cancel(left, end));
         let api = api::Api {
             runs,
             index: self.index.clone(),
             log: Arc::new(self.log.clone()),
             notices: self.notices.clone(),
             uploads: uploads.clone(),
+            mcp: Arc::new(api::mcp::Shared::new(abandoned, is_tls)),
             stop: tasks.stop.clone(),
         };
         (api, uploads)
@@ -288,7 +291,7 @@ impl Coordinator {
         let mut holding = JoinSet::new();
         holding.spawn(membership.hold(written, leave.clone()));
         let runs = shared.runs(handle, self.hooks, self.erase_after, &mut tasks);
-        let (api, uploads) = shared.api(runs, &mut tasks);
+        let (api, uploads) = shared.api(runs, files.tls.is_some(), &mut tasks);
         let (listener, tls, connections_max) = (self.listener, files.tls, self.connections_max);
         let requests = api::serve(api::Port { listener, tls, connections_max, hosts }, api, served, || {
             tracing::info!(%address, "serving");

@@ -7,6 +7,7 @@
 
 use std::collections::HashSet;
 
+use globset::{Glob, GlobSet, GlobSetBuilder};
 use serde_json::{Map, Value, json};
 use sha2::{Digest as _, Sha256};
 
@@ -52,6 +53,14 @@ impl Format {
         ("mcp", Self::Mcp),
     ];
 
+    /// Whether a definition can be left out of the model's context until the model searches for it.
+    const fn defers(self) -> bool {
+        match self {
+            Self::OpenAi | Self::Anthropic => true,
+            Self::OpenAiChat | Self::OpenAiUpper | Self::Gemini | Self::Mcp => false,
+        }
+    }
+
     /// The most characters a name may have.
     fn name_max(self) -> usize {
         match self {
@@ -81,6 +90,54 @@ impl Format {
         let mark: String = Sha256::digest(tool)[..MARK_BYTES].iter().map(|byte| format!("{byte:02x}")).collect();
         let kept: String = name.chars().take(self.name_max() - mark.len() - 1).collect();
         format!("{kept}_{mark}")
+    }
+}
+
+/// The tool with which a model finds others; its own definition is never deferred.
+pub const SEARCH_TOOLS: &str = "search_tools";
+
+/// Bytes of the names of deferred tools.
+const DEFERRED_BYTES_MAX: usize = 4096;
+
+/// The names of deferred tools cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum InvalidDeferred {
+    #[error("the format has no deferred definitions: openai and anthropic have them")]
+    NotInFormat,
+    #[error("{0} bytes of names, at most {DEFERRED_BYTES_MAX} are allowed: use patterns")]
+    TooLong(usize),
+    #[error(transparent)]
+    Pattern(#[from] globset::Error),
+}
+
+/// Tools whose definitions are left out of the model's context until its vendor's tool search finds them.
+#[derive(Debug, Clone)]
+pub struct Deferred(GlobSet);
+
+impl Deferred {
+    /// `names` have commas between them; `*` stands for any characters.
+    ///
+    /// # Errors
+    /// The format has no deferred definitions, or a name is no pattern.
+    pub fn new(names: &str, format: Format) -> Result<Self, InvalidDeferred> {
+        if !format.defers() {
+            return Err(InvalidDeferred::NotInFormat);
+        }
+        if names.len() > DEFERRED_BYTES_MAX {
+            return Err(InvalidDeferred::TooLong(names.len()));
+        }
+        let mut set = GlobSetBuilder::new();
+        for name in names.split(',') {
+            set.add(Glob::new(name.trim())?);
+        }
+        Ok(Self(set.build()?))
+    }
+
+    /// Marks the definitions of these tools (`defer_loading`).
+    pub fn mark(&self, exported: &mut [Exported]) {
+        for exported in exported.iter_mut().filter(|it| it.tool != SEARCH_TOOLS && self.0.is_match(&it.tool)) {
+            exported.definition["defer_loading"] = Value::Bool(true);
+        }
     }
 }
 
@@ -197,7 +254,7 @@ fn upper(schema: &Value) -> Value {
 }
 
 /// The words of a name: `get_current_time` and `getCurrentTime` become "get current time".
-fn words(name: &str) -> String {
+pub(crate) fn words(name: &str) -> String {
     let chars: Vec<char> = name.chars().collect();
     let mut words = String::new();
     for (at, c) in chars.iter().enumerate() {
@@ -310,5 +367,21 @@ mod tests {
         assert!(export(&tools, Format::OpenAi)[1].name.starts_with("web__search_"));
         assert_eq!(export(&tools, Format::Mcp)[1].name, "web.search");
         assert_eq!(export(&tools, Format::Gemini)[2].name, "_9.lives");
+    }
+
+    #[test]
+    fn named_definitions_are_deferred_and_the_search_never_is() {
+        let tools = ["files_read", "files_write", "bash", SEARCH_TOOLS].map(tool);
+        let mut exported = export(&tools, Format::Anthropic);
+        Deferred::new("files_*, search_tools", Format::Anthropic).unwrap().mark(&mut exported);
+        let deferred = exported.iter().filter(|it| it.definition["defer_loading"] == true);
+        assert_eq!(deferred.map(|it| it.tool.as_str()).collect::<Vec<_>>(), ["files_read", "files_write"]);
+    }
+
+    #[test]
+    fn names_of_deferred_tools_that_cannot_be_used_are_refused() {
+        assert!(matches!(Deferred::new("*", Format::Gemini), Err(InvalidDeferred::NotInFormat)));
+        assert!(matches!(Deferred::new("[", Format::OpenAi), Err(InvalidDeferred::Pattern(_))));
+        assert!(matches!(Deferred::new(&"a".repeat(4097), Format::OpenAi), Err(InvalidDeferred::TooLong(4097))));
     }
 }

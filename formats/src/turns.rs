@@ -54,7 +54,7 @@ mod answer;
 mod error;
 mod form;
 mod forms;
-mod json;
+pub(crate) mod json;
 mod turn;
 
 pub use answer::{Answer, Part};

@@ -78,7 +78,7 @@ pub fn job(run: &Run, call: &Call) -> Arc<CallSpec> {
 
 /// In the order of the calls. The latest calls get space first.
 fn write(run: &Run, of: &Call) -> String {
-    let ended = run.calls().iter().filter(|call| call.index() != of.index());
+    let ended = run.requested_calls().filter(|call| call.index() != of.index());
     let ended: Vec<(&CallSpec, &Outcome)> = ended.filter_map(|call| Some((&**call.spec(), call.outcome()?))).collect();
     let mut room = limit::HISTORY_BYTES_MAX;
     let mut told = Vec::with_capacity(ended.len());

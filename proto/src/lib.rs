@@ -1,9 +1,11 @@
 //! The wire: the public API and the log's format (generated), the only conversions between them and the domain, the
 //! broker's subjects and names, JSON and OpenAPI.
 
+pub mod choice;
 #[cfg(feature = "grpc")]
 pub mod codec;
 pub mod convert;
+pub mod elicitation;
 pub mod history;
 pub mod json;
 pub mod names;

@@ -104,9 +104,9 @@ reasons! {
     /// A bulk request has no filter.
     NothingSelected = "NOTHING_SELECTED", InvalidArgument, BAD_REQUEST,
         "select calls by `state`, `tool`, `tenant` or time, or set `all` to select every open call";
-    /// The changed arguments of a call do not match the schema of its tool.
+    /// The changed arguments of a call do not match the schema of its tool, or an answer does not match its question.
     ArgumentsInvalid = "ARGUMENTS_INVALID", InvalidArgument, BAD_REQUEST,
-        "send arguments that match the schema of the tool";
+        "send arguments that match the schema of the tool, or an answer that matches the schema of the question";
     /// The requested range of bytes is outside the object.
     OutOfObject = "OUT_OF_OBJECT", InvalidArgument, RANGE_NOT_SATISFIABLE,
         "request a range within the size of the object, which is in the error's metadata";

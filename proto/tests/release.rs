@@ -10,16 +10,19 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use run::{
-    AfterPartialOutput, Approval, AttemptId, AttemptNumber, AttemptOutcome, Backoff, CallError, CallIndex, CallSpec,
-    Chunk, ChunkIndex, Completion, Concurrency, Content, DeadlineKind, Decider, Decision, DefaultDecision, Effects,
-    EraseRequest, Erasure, ErrorKind, Event, Fields, File, Manifest, Nonce, Object, Origin, Permission, Policy, PoolId,
-    Progress, ResultUse, RetryOn, Route, Rules, RunId, RunOpened, Shard, StopStage, Timestamp, Verdict, Violation,
-    WithoutWorker,
+    AfterPartialOutput, Approval, AskedBy, AttemptId, AttemptNumber, AttemptOutcome, Backoff, CallError, CallIndex,
+    CallSpec, Chunk, ChunkIndex, Completion, Concurrency, Content, DeadlineKind, Decider, Decision, DefaultDecision,
+    Effects, EraseRequest, Erasure, ErrorKind, Event, Fields, File, Manifest, NewQuestion, Nonce, Object, Origin,
+    Permission, Policy, PoolId, Progress, ResultUse, RetryOn, Route, Rules, RunId, RunOpened, Shard, StopStage,
+    Timestamp, Verdict, Violation, WithoutWorker,
 };
 use toolyard_proto::convert::log::{decode, decode_job, encode};
 use toolyard_proto::convert::object::{ChunkReply, ChunkRequest, Upload};
 use toolyard_proto::convert::snapshot::{OwedErasure, Snapshot};
-use toolyard_proto::convert::worker::{self, Answer, Heartbeat, Question, Stop, decode_question, encode_question};
+use toolyard_proto::convert::worker::{
+    self, Answer, Heartbeat, Question, Stop, Unanswered, UserAnswer, UserQuestion, UserReply, WorkerRequest,
+    decode_question, decode_request, encode_question, encode_user_question,
+};
 use toolyard_proto::subject::{Subject, SubjectKind};
 
 const RELEASES: [(&str, &str); 1] = [("0.1.0", include_str!("release/0.1.0.txt"))];
@@ -63,6 +66,7 @@ fn spec() -> CallSpec {
         result_use: ResultUse { is_final: true, return_direct: true, hidden: false },
         context: Fields::default(),
         files: Vec::new(),
+        asked_by: None,
     }
 }
 
@@ -147,6 +151,7 @@ fn entries() -> Vec<(&'static str, Vec<Event>)> {
         ("calls appended", vec![Event::CallsAppended { calls: vec![Arc::new(spec())] }]),
         ("run opened with a context", vec![Event::RunOpened(given)]),
         ("calls with files appended", vec![Event::CallsAppended { calls: vec![Arc::new(with_files)] }]),
+        ("question asked", vec![Event::CallsAppended { calls: vec![Arc::new(asked())] }]),
         ("run closed", vec![Event::RunClosed]),
         ("run cancel requested", vec![Event::RunCancelRequested { reason: "enough".to_owned() }]),
         ("run erase requested", vec![Event::RunEraseRequested(erase_request())]),
@@ -255,6 +260,34 @@ fn answers() -> [(&'static str, Option<Answer>); 5] {
     ]
 }
 
+/// A question of a running call, as it is appended.
+fn asked() -> CallSpec {
+    let asked_by = Some(AskedBy { attempt: attempt(), number: 3 });
+    CallSpec { asked_by, route: Route::Client, approval: None, ..spec() }
+}
+
+fn user_question() -> UserQuestion {
+    let question = NewQuestion {
+        asked_by: AskedBy { attempt: attempt(), number: 3 },
+        arguments: Bytes::from_static(br#"{"message":"Which?"}"#),
+        timeout: Some(Duration::from_secs(60)),
+    };
+    UserQuestion { run: run_id(), sequence: 12_345, question }
+}
+
+/// How a question to the client may stand, by name.
+fn user_answers() -> Vec<(&'static str, UserAnswer)> {
+    let cancelled = Unanswered::Cancelled { reason: "enough".to_owned() };
+    vec![
+        ("question is open", UserAnswer::Open),
+        ("question is answered", UserAnswer::Answered(Ok(contents()))),
+        ("question failed", UserAnswer::Answered(Err(error()))),
+        ("question expired", UserAnswer::Unanswered(Unanswered::Expired)),
+        ("question cancelled", UserAnswer::Unanswered(cancelled)),
+        ("question refused", UserAnswer::Refused("no".to_owned())),
+    ]
+}
+
 fn upload() -> Upload {
     let Content::Object(object) = object() else { unreachable!("it is one") };
     let id = "upl_01980f3c2a5b7c3e8d4f5a6b7c8d9e0f".parse().expect("an id");
@@ -308,6 +341,7 @@ fn all() -> BTreeMap<&'static str, Bytes> {
         ("advertisement", worker::encode_advertisement([manifest()].iter()).1),
         ("heartbeat", heartbeat().encode()),
         ("question", encode_question(&question())),
+        ("question to the client", encode_user_question(&user_question())),
         ("stop", Stop::Attempt(run_id(), attempt()).encode()),
         ("stop of a worker", Stop::Worker("worker-1".parse().expect("an id")).encode()),
         ("upload", upload().encode()),
@@ -320,7 +354,9 @@ fn all() -> BTreeMap<&'static str, Bytes> {
         ("snapshot with letters", snapshot_with_letters().encode()),
     ];
     let answers = answers().into_iter().map(|(name, answer)| (name, worker::encode_answer(answer.as_ref())));
-    log.chain(others).chain(answers).collect()
+    let stands = user_answers().into_iter();
+    let stands = stands.map(|(name, answer)| (name, worker::encode_user_answer(Some(&answer))));
+    log.chain(others).chain(answers).chain(stands).collect()
 }
 
 fn hex(bytes: &[u8]) -> String {
@@ -381,6 +417,12 @@ fn words_of_earlier_releases_mean_what_they_meant() {
         assert_eq!(owed, snapshot_with_letters(), "{release}");
         for (name, answer) in answers() {
             assert_eq!(worker::decode_answer(take(name), attempt().call).expect(name), answer, "{name} of {release}");
+        }
+        let asks = WorkerRequest::Ask(user_question());
+        assert_eq!(decode_request(take("question to the client")).expect("one"), asks, "{release}");
+        for (name, answer) in user_answers() {
+            let stands = worker::decode_user_answer(take(name)).expect(name);
+            assert_eq!(stands, UserReply::Known(answer), "{name} of {release}");
         }
         let tools = worker::decode_advertisement(take("advertisement")).expect("one");
         let read = tools.into_iter().map(|tool| tool.expect("a usable tool").manifest);

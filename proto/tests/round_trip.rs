@@ -6,15 +6,16 @@ use std::time::Duration;
 use bytes::Bytes;
 use proptest::prelude::*;
 use run::{
-    AfterPartialOutput, Approval, AttemptId, AttemptNumber, AttemptOutcome, Backoff, CallError, CallIndex, CallSpec,
-    Chunk, ChunkIndex, Concurrency, Content, DeadlineKind, Decider, Decision, DefaultDecision, ErrorKind, Event, File,
-    Nonce, Object, ObjectId, Policy, PoolId, Progress, RetryOn, Route, RunId, RunOpened, Shard, StopStage, Timestamp,
-    Verdict, Violation, WithoutWorker,
+    AfterPartialOutput, Approval, AskedBy, AttemptId, AttemptNumber, AttemptOutcome, Backoff, CallError, CallIndex,
+    CallSpec, Chunk, ChunkIndex, Concurrency, Content, DeadlineKind, Decider, Decision, DefaultDecision, ErrorKind,
+    Event, File, Nonce, Object, ObjectId, Policy, PoolId, Progress, RetryOn, Route, RunId, RunOpened, Shard, StopStage,
+    Timestamp, Verdict, Violation, WithoutWorker,
 };
 use toolyard_proto::convert::log;
 use toolyard_proto::convert::worker::{
-    Answer, Heartbeat, Question, Stop, decode_advertisement, decode_answer, decode_question, encode_answer,
-    encode_question,
+    Answer, Heartbeat, Question, Stop, Unanswered, UserAnswer, UserQuestion, UserReply, WorkerRequest,
+    decode_advertisement, decode_answer, decode_question, decode_request, decode_user_answer, encode_answer,
+    encode_question, encode_user_answer, encode_user_question,
 };
 use toolyard_proto::subject::{Subject, SubjectKind};
 
@@ -157,11 +158,12 @@ fn spec() -> impl Strategy<Value = Arc<CallSpec>> {
     ];
     let metadata = prop::collection::btree_map(".*", ".*", 0..3);
     let files = prop::collection::vec((".*", object()).prop_map(|(name, object)| File { name, object }), 0..3);
-    let given = (fields(), files);
+    let asked_by = (attempt(), any::<u16>()).prop_map(|(attempt, number)| AskedBy { attempt, number });
+    let given = (fields(), files, prop::option::of(asked_by));
     let queue = (prop::option::of(1..u64::MAX), any::<bool>(), concurrency(), prop::option::of(approval()), given);
     ("[a-z ]{1,20}", "[a-z_.]{1,20}", ".*", metadata, route, any::<u64>(), queue).prop_map(
         |(id, tool, arguments, metadata, route, deadline, (queue_deadline, fails, concurrency, approval, given))| {
-            let (context, files) = given;
+            let (context, files, asked_by) = given;
             Arc::new(CallSpec {
                 id: id.parse().expect("a call id"),
                 tool: tool.parse().expect("a tool name"),
@@ -176,6 +178,7 @@ fn spec() -> impl Strategy<Value = Arc<CallSpec>> {
                 approval,
                 context,
                 files,
+                asked_by,
             })
         },
     )
@@ -362,6 +365,7 @@ proptest! {
         let (run, call, attempt) = (run_id(), attempt.call, attempt);
         let question = Question { run, call, delivered, sequence, attempt: Some(attempt), executed };
         prop_assert_eq!(decode_question(encode_question(&question)).expect("a question"), question);
+        prop_assert_eq!(decode_request(encode_question(&question)).expect("a question"), WorkerRequest::Job(question));
         let worker = Stop::Worker("worker-1".parse().expect("a worker id"));
         for stop in [Stop::Attempt(run_id(), attempt), worker, Stop::Storing(false), Stop::Storing(true)] {
             prop_assert_eq!(Stop::decode(stop.encode()).expect("a stop"), stop);
@@ -400,4 +404,35 @@ fn an_entry_of_another_version_is_refused() {
     let subject = Subject { run: run_id(), place: SubjectKind::Run };
     let error = log::decode(&subject, entry.encode_to_vec().into(), 1, Timestamp(1)).expect_err("another version");
     assert!(error.to_string().contains("version 2"), "{error}");
+}
+
+#[test]
+fn what_is_said_about_a_question_to_the_client_survives_the_wire() {
+    let attempt = AttemptId { call: CallIndex(3), number: AttemptNumber(2), nonce: Nonce(7) };
+    let question = run::NewQuestion {
+        asked_by: AskedBy { attempt, number: 4 },
+        arguments: Bytes::from_static(b"{}"),
+        timeout: Some(Duration::from_millis(1500)),
+    };
+    let asks = UserQuestion { run: run_id(), sequence: 12, question };
+    let encoded = encode_user_question(&asks);
+    assert_eq!(decode_request(encoded.clone()).expect("a request"), WorkerRequest::Ask(asks));
+    // An owner of the release before questions reads a question about the attempt that counts.
+    let old = decode_question(encoded).expect("a question about a job");
+    assert_eq!((old.attempt, old.executed), (Some(attempt), false));
+    let answers = [
+        UserAnswer::Open,
+        UserAnswer::Answered(Ok(vec![Content::Json("{}".to_owned())])),
+        UserAnswer::Answered(Err(CallError::new(run::ErrorKind::ClientFailed, "gone"))),
+        UserAnswer::Unanswered(Unanswered::Expired),
+        UserAnswer::Unanswered(Unanswered::Cancelled { reason: "enough".to_owned() }),
+        UserAnswer::Refused("too many".to_owned()),
+    ];
+    for answer in answers {
+        let reply = decode_user_answer(encode_user_answer(Some(&answer))).expect("a reply");
+        assert_eq!(reply, UserReply::Known(answer));
+    }
+    assert_eq!(decode_user_answer(encode_user_answer(None)).expect("a reply"), UserReply::AskAgain);
+    let leave = Answer { verdict: Verdict::Leave, last_output: 0 };
+    assert_eq!(decode_user_answer(encode_answer(Some(&leave))).expect("a reply"), UserReply::OwnerTooOld);
 }

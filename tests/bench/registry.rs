@@ -60,8 +60,51 @@ async fn pages(yard: &Yard, effort: Effort, results: &mut Results) -> anyhow::Re
         measure::one_by_one(effort.count(PAGES), &mut latencies, listed).await?;
         results.set(&format!("registry.{name}"), latencies.to_json());
     }
+    mcp_pages(yard, effort, results).await?;
     results.set("registry.call_beside_2000_tools", singles(yard, effort).await?);
     Ok(())
+}
+
+/// The same tools for an MCP client: one page, and all of them page by page.
+async fn mcp_pages(yard: &Yard, effort: Effort, results: &mut Results) -> anyhow::Result<()> {
+    let http = harness::Http::new(yard.coordinators[0].ready.parse()?);
+    let (mut page, mut all) = (Latencies::new(), Latencies::new());
+    eprintln!("registry: mcp");
+    measure::one_by_one(effort.count(PAGES), &mut page, || async { mcp_page(&http, None).await.map(drop) }).await?;
+    let listed = || async {
+        let (mut count, mut cursor) = (0, None);
+        loop {
+            let (tools, next) = mcp_page(&http, cursor).await?;
+            count += tools;
+            cursor = next;
+            if cursor.is_none() {
+                break;
+            }
+        }
+        ensure!(count >= (POOLS * TOOLS_PER_POOL) as usize, "{count} tools");
+        Ok(())
+    };
+    measure::one_by_one(effort.count(PAGES / 10), &mut all, listed).await?;
+    results.set("registry.mcp_page_of_250", page.to_json());
+    results.set("registry.mcp_all_by_page", all.to_json());
+    Ok(())
+}
+
+/// The number of tools in a page, and the cursor of the next one.
+async fn mcp_page(http: &harness::Http, cursor: Option<String>) -> anyhow::Result<(usize, Option<String>)> {
+    let meta = json!({
+        "io.modelcontextprotocol/protocolVersion": "2026-07-28", "io.modelcontextprotocol/clientCapabilities": {},
+    });
+    let params = json!({ "_meta": meta, "cursor": cursor });
+    let body = json!({ "jsonrpc": "2.0", "id": 1, "method": "tools/list", "params": params }).to_string();
+    let version = ("mcp-protocol-version", "2026-07-28");
+    let headers = [("content-type", "application/json"), version, ("mcp-method", "tools/list")];
+    let answer = http.ask(hyper::Method::POST, "/mcp", &headers, body).await;
+    // Reading the definitions is the client's work.
+    let text = std::str::from_utf8(&answer.body)?;
+    ensure!(answer.status == 200, "{text}");
+    let next = text.split("\"nextCursor\":\"").nth(1).and_then(|rest| rest.split('"').next());
+    Ok((text.matches("\"inputSchema\":").count(), next.map(str::to_owned)))
 }
 
 async fn list(mut tools: ToolServiceClient<Channel>, request: ListToolsRequest) -> anyhow::Result<usize> {

@@ -15,8 +15,12 @@ pub fn whole(events: &[RunEvent], one_speaker: bool) {
     assert!(matches!(kinds.last(), Some(Event::RunEnded(_))), "a run ends: {events:#?}");
     if one_speaker {
         let mut floor: Option<&str> = None;
+        // Questions of running calls never have it.
+        let mut questions: Vec<&str> = Vec::new();
         for kind in &kinds {
             match kind {
+                Event::CallWaiting(waiting) if !waiting.asked_by_call_id.is_empty() => questions.push(&waiting.call_id),
+                Event::CallEnded(ended) if questions.contains(&ended.call_id.as_str()) => {}
                 Event::CallSpeaking(speaking) => {
                     assert_eq!(floor, None, "{} speaks before the speaker ended", speaking.call_id);
                     floor = Some(&speaking.call_id);

@@ -206,7 +206,9 @@ async fn the_document_that_is_served_names_every_route() {
             let method = Method::from_bytes(method.to_uppercase().as_bytes()).expect("a method");
             let path = path.replace("{run_id}", "run_00_nonsense").replace("{call_id}", "a").replace("{name}", "nope");
             let answer = yard.http().begin(method.clone(), &path, &[("content-type", "application/json")], "[").await;
-            assert!(![405, 501].contains(&answer.status), "{method} {path}: {}", answer.status);
+            // Only clients of older revisions of MCP, with a session, have a stream there.
+            let is_of_sessions = (method.as_str(), path.as_str()) == ("GET", "/mcp");
+            assert!(is_of_sessions || ![405, 501].contains(&answer.status), "{method} {path}: {}", answer.status);
             // A route reports missing things itself.
             let is_route = answer.status != 404
                 || ["/tools/", "/links/", "/responses/", "/runs/run_00_nonsense"]

@@ -234,6 +234,29 @@ async fn a_tool_can_be_called_by_another_name_that_has_its_own_description() {
 }
 
 #[tokio::test]
+async fn a_facade_has_a_manifest_of_its_own_and_is_executed_by_its_tool() {
+    let pools = Pools::new(
+        "[facades.greet_everybody]\ntool = \"echo\"\ndescription = \"Greets everybody.\"\ntitle = \"Greet\"\n\
+         category = \"social\"\npermission = \"write\"\nreturn_direct = true\narguments = { text = \"hello\" }\n\
+         input_schema = { type = \"object\", additionalProperties = false }\n[facades.nobody]\ntool = \"unknown\"\n",
+    );
+    let yard = Yard::start_with(pools.of(&Fixture::new(FIXTURE))).await;
+    let _worker = yard.worker().await;
+    let (page, _) = until(&yard.client, lists("greet_everybody")).await;
+    let facade = page.tools.iter().find(|tool| tool.name == "greet_everybody").expect("it is listed");
+    assert_eq!((facade.alias_of.as_str(), facade.description.as_str()), ("echo", "Greets everybody."));
+    assert_eq!((facade.title.as_str(), facade.category.as_str()), ("Greet", "social"));
+    assert_eq!((facade.permission(), facade.return_direct), (ToolPermission::Write, true));
+    assert!(!page.tools.iter().any(|tool| tool.name == "nobody"), "a facade without its tool is not listed");
+    let calls =
+        vec![call("bound", "greet_everybody", json!({})), call("own", "greet_everybody", json!({ "text": "bye" }))];
+    let outcomes = check::outcomes(&yard.client.execute(calls).await.to_end().await);
+    assert_eq!(check::text(&outcomes["bound"]), "hello");
+    let refused = outcomes["own"].error.as_ref().expect("its arguments do not fit the facade's schema");
+    assert_eq!(refused.kind(), v1::CallErrorKind::ArgumentsInvalid, "{refused:?}");
+}
+
+#[tokio::test]
 async fn tools_are_found_by_what_is_said_of_them_and_hidden_ones_are_not() {
     let yard = Yard::start(FIXTURE).await;
     let _worker = worker(&yard, "shelf", "catalogue").await;
@@ -256,6 +279,11 @@ async fn tools_are_found_by_what_is_said_of_them_and_hidden_ones_are_not() {
     for (request, expected) in cases {
         assert_eq!(names(&listed(&yard.client, request.clone()).await), expected, "{request:?}");
     }
+    // A search puts the best first: a name before a description.
+    let found = |query: &str| ListToolsRequest { query: query.to_owned(), ..all() };
+    assert_eq!(names(&listed(&yard.client, found("who")).await).first(), Some(&"described"));
+    assert_eq!(names(&listed(&yard.client, found("read files")).await).first(), Some(&"files_read"));
+    assert_eq!(names(&listed(&yard.client, found("quantum")).await), Vec::<&str>::new());
     let first = listed(&yard.client, ListToolsRequest { page_size: 1, category: "files".to_owned(), ..all() }).await;
     assert_eq!((names(&first).as_slice(), first.next_page_token.as_str()), (["files_read"].as_slice(), "files_read"));
     let next = ListToolsRequest { page_token: first.next_page_token, category: "files".to_owned(), ..all() };
@@ -265,6 +293,8 @@ async fn tools_are_found_by_what_is_said_of_them_and_hidden_ones_are_not() {
     let malformed = [
         ListToolsRequest { permission: 9, ..all() },
         ListToolsRequest { origin: 9, ..all() },
+        ListToolsRequest { query: "a".repeat(513), ..all() },
+        ListToolsRequest { query: "a".to_owned(), page_token: "files_read".to_owned(), ..all() },
         ListToolsRequest { pool: "no pool".to_owned(), ..all() },
         ListToolsRequest { name: "[".to_owned(), ..all() },
         ListToolsRequest { name: "a".repeat(129), ..all() },

@@ -239,6 +239,7 @@ fn spec(name: &str, life: Timestamp, net: &mut Net<'_>) -> CallSpec {
         result_use: run::ResultUse::default(),
         context: run::Fields::default(),
         files: Vec::new(),
+        asked_by: None,
     }
 }
 

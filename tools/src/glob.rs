@@ -5,6 +5,7 @@ use serde::Deserialize;
 
 use super::lines::{counted, streamed};
 use super::root::Root;
+use super::scope;
 use super::walk::{CUT, Files, Filter};
 use toolyard_tool::{About, Context, Output, Tool, ToolError};
 
@@ -49,12 +50,13 @@ impl Tool for Glob {
     fn about(&self) -> About {
         let text = "Lists the files whose path matches a glob, one path per line, sorted, relative to the root folder. \
                     Hidden files and what gitignore files exclude are left out.";
-        About::new(text).read_only().uses_machine().streaming().idle_timeout(None).category("filesystem").tag("search")
+        let about = About::new(text).read_only().uses_machine().streaming().idle_timeout(None);
+        about.category("filesystem").tag("search").side_effect_scope(scope::NONE)
     }
 
     async fn call(&self, context: &Context, input: Paths) -> Result<Output, ToolError> {
-        let folder = self.root.folder(input.path.as_deref())?;
-        let filter = Filter::new(&input.pattern, &folder)?;
+        let folder = self.root.folder(input.path.as_deref()).map_err(|error| error.at("/path"))?;
+        let filter = Filter::new(&input.pattern, &folder, "/pattern")?;
         let (root, limit) = (self.root.clone(), input.limit as usize);
         streamed(context, move |lines| {
             let mut files = Files::below(root.path(), &folder, lines);

@@ -1,37 +1,37 @@
 //! Finds lines in files.
 
-use std::fs::File;
-use std::io::{self, Read};
-use std::path::Path;
+mod page;
 
-use grep_searcher::{BinaryDetection, Searcher, SearcherBuilder, Sink, SinkContext, SinkContextKind, SinkMatch};
+use ignore::types::{Types, TypesBuilder};
 use schemars::JsonSchema;
 use serde::Deserialize;
 
-use super::lines::{Lines, counted, streamed};
-use super::matcher::{self, Steady, Wanted};
+use self::page::{Found, Page, searcher, why};
+use super::lines::streamed;
+use super::matcher::{Steady, Wanted};
 use super::root::Root;
-use super::walk::{CUT, Files, Filter};
+use super::scope;
+use super::walk::{Files, Filter};
 use toolyard_tool::{About, Context, Output, Tool, ToolError};
 
 /// Default of the matching lines that are shown: about as many as a model can use.
 const LIMIT: u32 = 500;
 /// Most matching lines that can be requested: some megabytes at most, more than any model reads.
 const LIMIT_MAX: u32 = 10_000;
+/// Most matches that can be passed over: those before are searched each time.
+const OFFSET_MAX: u32 = 1_000_000;
 /// Most lines around a match that can be requested; for more, read the file.
 const CONTEXT_MAX: u32 = 10;
-/// Bytes of a line that are shown. Longer ones are minified code or data, and would fill a model's window.
-const SHOWN_BYTES_MAX: usize = 500;
-/// Bytes of a line that is searched: it is held in memory. A file with a longer one is no text.
-const SEARCHED_BYTES_MAX: usize = 16 * 1024 * 1024;
-/// Bytes at the start of a file that decide whether it is binary, as in git.
-const HEAD_BYTES: u64 = 8 * 1024;
+/// Types of files proposed for an unknown one.
+const PROPOSALS_MAX: usize = 8;
 
+/// Searches files below a root.
 #[derive(Debug)]
 pub struct Grep {
     root: Root,
 }
 
+/// What to search for, and what to show of it.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Search {
@@ -42,20 +42,52 @@ pub struct Search {
     path: Option<String>,
     /// Look only in files that match this glob, such as `*.rs`; relative to `path`
     glob: Option<String>,
+    /// Look only in files of this type, as ripgrep names them: rust, py, js, ts, go, md ...
+    #[serde(rename = "type")]
+    file_type: Option<String>,
+    /// What to show: the matching lines, only the paths of files that have some, or how many each file has
+    #[serde(default)]
+    output_mode: Mode,
     /// Upper and lower case are the same
     #[serde(default)]
     ignore_case: bool,
     /// The pattern is plain text, not a regular expression
     #[serde(default)]
     fixed_strings: bool,
+    /// A match may span lines, and `.` matches the end of a line too
+    #[serde(default)]
+    multiline: bool,
     /// How many lines to show before and after each match
     #[serde(default)]
     #[schemars(range(max = CONTEXT_MAX))]
     context: u32,
-    /// How many matching lines to show at most
+    /// How many lines to show before each match; as many as `context` unless given
+    #[schemars(range(max = CONTEXT_MAX))]
+    before: Option<u32>,
+    /// How many lines to show after each match; as many as `context` unless given
+    #[schemars(range(max = CONTEXT_MAX))]
+    after: Option<u32>,
+    /// How many matching lines to pass over first; files in the other modes
+    #[serde(default)]
+    #[schemars(range(max = OFFSET_MAX))]
+    offset: u32,
+    /// How many matching lines to show at most; files in the other modes
     #[serde(default = "limit")]
     #[schemars(range(min = 1, max = LIMIT_MAX))]
     limit: u32,
+}
+
+/// What is shown of the matches.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Mode {
+    /// The matching lines, with context.
+    #[default]
+    Content,
+    /// The paths of files with a match.
+    FilesWithMatches,
+    /// The number of matching lines of each file.
+    Count,
 }
 
 fn limit() -> u32 {
@@ -63,6 +95,7 @@ fn limit() -> u32 {
 }
 
 impl Grep {
+    /// Searches below `root`.
     #[must_use]
     pub fn new(root: Root) -> Self {
         Self { root }
@@ -74,37 +107,42 @@ impl Tool for Grep {
     type Input = Search;
 
     fn about(&self) -> About {
-        let text = "Searches files for lines that match a regular expression and shows them as path:line:text, sorted by \
-                    path; lines of context as path-line-text. Hidden and binary files and what gitignore files exclude \
-                    are left out.";
-        About::new(text).read_only().uses_machine().streaming().idle_timeout(None).category("filesystem").tag("search")
+        let text = "Searches files for lines that match a regular expression and shows them as path:line:text, sorted \
+                    by path; lines of context as path-line-text. With output_mode it shows only paths, or counts as \
+                    path:count. Hidden and binary files and what gitignore files exclude are left out.";
+        let about = About::new(text).read_only().uses_machine().streaming().idle_timeout(None);
+        about.category("filesystem").tag("search").side_effect_scope(scope::NONE)
     }
 
     async fn call(&self, context: &Context, input: Search) -> Result<Output, ToolError> {
-        let folder = self.root.resolve(input.path.as_deref())?;
-        let filter = input.glob.as_deref().map(|glob| Filter::new(glob, &folder)).transpose()?;
-        let wanted = Wanted { pattern: &input.pattern, ignore_case: input.ignore_case, is_fixed: input.fixed_strings };
+        let folder = self.root.resolve(input.path.as_deref()).map_err(|error| error.at("/path"))?;
+        let filter = input.glob.as_deref().map(|glob| Filter::new(glob, &folder, "/glob")).transpose()?;
+        let types = input.file_type.as_deref().map(file_type).transpose()?;
+        let wanted = Wanted {
+            pattern: &input.pattern,
+            ignore_case: input.ignore_case,
+            is_fixed: input.fixed_strings,
+            spans_lines: input.multiline,
+        };
         let pattern = Steady::new(&wanted)?;
         let root = self.root.clone();
         streamed(context, move |lines| {
             let mut files = Files::below(root.path(), &folder, lines);
             let matcher = pattern.search(lines);
-            let mut searcher = searcher(input.context as usize);
-            let mut found = Found::new(input.limit as usize);
+            let (before, after) = (input.before.unwrap_or(input.context), input.after.unwrap_or(input.context));
+            let around = if input.output_mode == Mode::Content { (before, after) } else { (0, 0) };
+            let mut searcher = searcher(around, input.multiline);
+            let mut found = Found::new(input.output_mode, input.offset as usize, input.limit as usize);
             while let Some(file) = files.next() {
-                if filter.as_ref().is_some_and(|filter| !filter.wants(&file)) {
+                let is_wanted = filter.as_ref().is_none_or(|filter| filter.wants(&file))
+                    && types.as_ref().is_none_or(|types| types.matched(&file, false).is_whitelist());
+                if !is_wanted {
                     continue;
                 }
-                let page = Page {
-                    lines,
-                    path: root.relative(&file),
-                    found: &mut found,
-                    context: input.context > 0,
-                    shown: false,
-                };
-                let path = page.path.clone();
+                let path = root.relative(&file);
+                let page = Page::new(lines, path.clone(), &mut found, around != (0, 0));
                 if let Err(error) = page.search(&mut searcher, &matcher, &file) {
-                    files.pass_over(&path, &why(&error));
+                    files.pass_over(&path, &why(&error, input.multiline));
                 }
                 if found.cut {
                     break;
@@ -116,156 +154,20 @@ impl Tool for Grep {
     }
 }
 
-/// Why a file could not be searched, in words for a model.
-fn why(error: &io::Error) -> String {
-    let text = error.to_string();
-    if text.contains("allocation limit") {
-        return format!("it has a line of more than {} MiB", SEARCHED_BYTES_MAX / 1024 / 1024);
-    }
-    text
-}
-
-fn searcher(context: usize) -> Searcher {
-    SearcherBuilder::new()
-        .line_number(true)
-        .before_context(context)
-        .after_context(context)
-        .heap_limit(Some(SEARCHED_BYTES_MAX))
-        .binary_detection(BinaryDetection::quit(0))
-        .build()
-}
-
-/// The matches so far, in all files.
-struct Found {
-    limit: usize,
-    matches: usize,
-    files: usize,
-    /// There is another match, beyond the limit.
-    cut: bool,
-}
-
-impl Found {
-    fn new(limit: usize) -> Self {
-        Self { limit, matches: 0, files: 0, cut: false }
-    }
-
-    /// Called when a further match is certain. The search ends if it is one too many.
-    fn has_room(&mut self) -> bool {
-        self.cut = self.matches == self.limit;
-        !self.cut
-    }
-
-    fn summary(&self) -> String {
-        if self.matches == 0 {
-            return "No line matches".to_owned();
-        }
-        let text = format!("{} in {}", counted(self.matches, "matching line"), counted(self.files, "file"));
-        text + if self.cut { CUT } else { "" }
-    }
-}
-
-/// The search of one file.
-struct Page<'a> {
-    lines: &'a Lines,
-    path: String,
-    found: &'a mut Found,
-    /// Whether groups of lines are separated.
-    context: bool,
-    /// Something of this file was shown.
-    shown: bool,
-}
-
-impl Page<'_> {
-    fn search(self, searcher: &mut Searcher, matcher: &matcher::Search<'_>, file: &Path) -> io::Result<()> {
-        let lines = self.lines;
-        let mut file = File::open(file)?;
-        let mut head = Vec::new();
-        file.by_ref().take(HEAD_BYTES).read_to_end(&mut head)?;
-        if is_binary(&head) {
-            return Ok(());
-        }
-        searcher.search_reader(matcher, head.chain(Heard { file, lines }), self)
-    }
-
-    fn say(&mut self, mark: char, number: Option<u64>, line: &[u8]) -> io::Result<bool> {
-        if !self.shown {
-            self.shown = true;
-            if self.context && self.found.files > 0 {
-                self.separate()?;
-            }
-            self.found.files += 1;
-        }
-        let number = number.expect("the searcher counts lines");
-        let line = shorten(line);
-        self.lines.say(format!("{}{mark}{number}{mark}{line}", self.path)).map_err(io::Error::other)?;
-        Ok(true)
-    }
-
-    fn separate(&self) -> io::Result<()> {
-        self.lines.say("--".to_owned()).map_err(io::Error::other)
-    }
-}
-
-impl Sink for Page<'_> {
-    type Error = io::Error;
-
-    fn matched(&mut self, _: &Searcher, line: &SinkMatch<'_>) -> io::Result<bool> {
-        if !self.found.has_room() {
-            return Ok(false);
-        }
-        self.found.matches += 1;
-        self.say(':', line.line_number(), line.bytes())
-    }
-
-    fn context(&mut self, _: &Searcher, line: &SinkContext<'_>) -> io::Result<bool> {
-        if *line.kind() == SinkContextKind::Before && !self.found.has_room() {
-            return Ok(false);
-        }
-        self.say('-', line.line_number(), line.bytes())
-    }
-
-    fn context_break(&mut self, _: &Searcher) -> io::Result<bool> {
-        if !self.found.has_room() {
-            return Ok(false);
-        }
-        self.separate()?;
-        Ok(true)
-    }
-}
-
-/// A file whose reads fail when the call is over; otherwise a large file without a match would be read to its end.
-struct Heard<'a> {
-    file: File,
-    lines: &'a Lines,
-}
-
-impl Read for Heard<'_> {
-    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        if self.lines.is_over() {
-            return Err(io::Error::other("the call is over"));
-        }
-        self.file.read(buffer)
-    }
-}
-
-/// UTF-16 is full of zeros and still text; the searcher reads it by its byte order mark.
-fn is_binary(head: &[u8]) -> bool {
-    let utf16 = head.starts_with(&[0xff, 0xfe]) || head.starts_with(&[0xfe, 0xff]);
-    !utf16 && head.contains(&0)
-}
-
-fn shorten(line: &[u8]) -> String {
-    let line = line.strip_suffix(b"\n").unwrap_or(line);
-    let line = line.strip_suffix(b"\r").unwrap_or(line);
-    let mut text = String::from_utf8_lossy(line).into_owned();
-    if text.len() > SHOWN_BYTES_MAX {
-        let mut end = SHOWN_BYTES_MAX;
-        while !text.is_char_boundary(end) {
-            end -= 1;
-        }
-        let mark = format!(" [cut: {} bytes more]", text.len() - end);
-        text.truncate(end);
-        text.push_str(&mark);
-    }
-    text
+/// The files of a type.
+fn file_type(name: &str) -> Result<Types, ToolError> {
+    let mut builder = TypesBuilder::new();
+    builder.add_defaults();
+    // `all` would take every file that has a type, which a model does not mean.
+    let built = builder.select(name).build();
+    built.map_err(|_| {
+        let known = builder.definitions();
+        let alike = |known: &&str| known.contains(name) || name.contains(*known) && known.len() > 1;
+        let near: Vec<&str> = known.iter().map(|known| known.name()).filter(alike).take(PROPOSALS_MAX).collect();
+        let hint = match near.as_slice() {
+            [] => "use one such as rust, py, js, ts, go, java, md, json, or a glob instead".to_owned(),
+            near => format!("did you mean {}?", near.join(", ")),
+        };
+        ToolError::bad_input("/type", format!("there is no type of files {name:?}: {hint}"))
+    })
 }

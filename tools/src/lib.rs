@@ -5,25 +5,47 @@
 
 mod ask_user;
 mod bash;
+mod edit;
+mod git;
 mod glob;
 mod grep;
+mod inside;
+mod jobs;
 mod lines;
+mod lint;
+mod lsp;
 mod matcher;
+mod powershell;
+mod process;
+mod read_file;
 mod root;
+mod running;
+mod scope;
+mod settings;
+mod shell;
 mod time;
 mod walk;
 
 use std::io;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
-use sandbox::{NoGuard, User};
+use sandbox::Sandbox;
 use toolyard_tool::{InvalidTool, Table};
 
 pub use ask_user::{ASK_USER, Question, ask_user};
 pub use bash::{Bash, Script};
+pub use edit::{Change, Edit, Replacement};
+pub use git::{Action, Ask, Git, Operation};
 pub use glob::{Glob, Paths};
-pub use grep::{Grep, Search};
+pub use grep::{Grep, Mode, Search};
+pub use jobs::Jobs;
+pub use lint::{Check, Format, Lint, Linter, Targets};
+pub use lsp::{LanguageServer, Lsp, Query, Topic};
+pub use powershell::{PowerShell, PowerShellScript};
+pub use process::{Deed, Process, Wish};
+pub use read_file::{Excerpt, ReadFile};
 pub use root::Root;
+pub use settings::{InvalidSettings, ToolSettings};
 pub use time::{CurrentTime, Place};
 
 /// The built-in tools cannot be hosted.
@@ -34,39 +56,70 @@ pub enum Error {
     #[error(transparent)]
     Host(#[from] InvalidTool),
     #[error(transparent)]
-    NoGuard(#[from] NoGuard),
+    Settings(#[from] InvalidSettings),
     #[error("the root folder {} contains {}, which tools must not read: give them a folder without it (--root)", root.display(), file.display())]
     SecretInside { root: PathBuf, file: PathBuf },
 }
 
-/// All of them, those that work on files below `root`. `bash` cannot open the files of `hidden`, as far as the kernel
-/// can keep it from them, and runs as `user`.
+/// How the built-in tools work.
+#[derive(Debug, Clone)]
+pub struct Options {
+    /// The folder that they work in.
+    pub root: PathBuf,
+    /// Where those that start programs do it.
+    pub sandbox: Sandbox,
+    /// What the operator sets of linters and language servers.
+    pub settings: ToolSettings,
+}
+
+impl Options {
+    /// All tools below `root`, with the known linters and language servers.
+    pub fn new(root: impl Into<PathBuf>, sandbox: Sandbox) -> Self {
+        Self { root: root.into(), sandbox, settings: ToolSettings::default() }
+    }
+}
+
+/// All of them.
 ///
 /// # Errors
-/// When `root` is no folder that can be read, or contains a file of `hidden`, or when the main function does not begin
-/// with [`sandbox::enter`].
-pub fn built_in(root: &Path, hidden: &[PathBuf], user: Option<User>) -> Result<Table, Error> {
-    let root = Root::new(root).map_err(|source| Error::Root { path: root.to_owned(), source })?;
+/// When the root is no folder that can be read, or contains a file that is hidden from programs.
+pub fn built_in(options: Options) -> Result<Table, Error> {
+    let Options { root, sandbox, settings } = options;
+    let root = Root::new(&root).map_err(|source| Error::Root { path: root, source })?;
     let inside = |file: &&PathBuf| file.canonicalize().is_ok_and(|file| file.starts_with(root.path()));
-    if let Some(file) = hidden.iter().find(inside) {
+    if let Some(file) = sandbox.settings().hidden.iter().find(inside) {
         return Err(Error::SecretInside { root: root.path().to_owned(), file: file.clone() });
     }
-    let table = Table::new().host(CurrentTime)?.host(Glob::new(root.clone()))?.host(Grep::new(root.clone()))?;
-    let bash = user.into_iter().fold(Bash::new(root)?.hiding(hidden.iter().cloned()), Bash::running_as);
-    Ok(table.host(bash)?.define::<Question>(ASK_USER, &ask_user())?)
+    let (user, jobs) = (sandbox.settings().user, Jobs::default());
+    let table = Table::new().host(CurrentTime)?.define::<Question>(ASK_USER, &ask_user())?;
+    let table = table.host(Glob::new(root.clone()))?.host(Grep::new(root.clone()))?;
+    let table = table.host(ReadFile::new(root.clone(), user))?.host(Edit::new(root.clone(), user))?;
+    let table = table.host(Git::new(root.clone(), sandbox.clone()))?;
+    let table = table.host(Lint::new(root.clone(), sandbox.clone(), &settings))?;
+    let table = table.host(Lsp::new(root.clone(), sandbox.clone(), &settings))?;
+    let table = table.host(Process::new(root.clone(), sandbox.clone(), jobs.clone()))?;
+    let table = table.host(PowerShell::new(root.clone(), sandbox.clone()).with_jobs(jobs.clone()))?;
+    Ok(table.host(Bash::new(root, sandbox).with_jobs(jobs))?)
 }
 
 #[cfg(test)]
 mod tests {
+    use std::path::Path;
+
     use run::Manifest;
+    use sandbox::Settings;
     use serde_json::Value;
 
     use super::*;
 
     fn built_in_below(root: &Path) -> Result<Table, Error> {
+        built_in_hiding(root, Vec::new())
+    }
+
+    fn built_in_hiding(root: &Path, hidden: Vec<PathBuf>) -> Result<Table, Error> {
         // No command is run here.
         sandbox::use_program("/nowhere".into());
-        built_in(root, &[], None)
+        built_in(Options::new(root, Sandbox::new(Settings { hidden, ..Settings::default() }).unwrap()))
     }
 
     fn manifests() -> Vec<Manifest> {
@@ -90,9 +143,12 @@ mod tests {
     }
 
     #[test]
-    fn only_bash_is_not_repeatable() {
+    fn only_tools_that_change_something_are_not_repeatable() {
         let once = manifests().into_iter().filter(|manifest| !manifest.policy.repeatable);
-        assert_eq!(once.map(|manifest| manifest.name.to_string()).collect::<Vec<_>>(), ["bash"]);
+        assert_eq!(
+            once.map(|manifest| manifest.name.to_string()).collect::<Vec<_>>(),
+            ["bash", "edit", "git", "powershell", "process"]
+        );
     }
 
     #[test]
@@ -119,15 +175,14 @@ mod tests {
 
     #[test]
     fn a_root_with_a_secret_in_it_is_refused() {
-        sandbox::use_program("/nowhere".into());
         let folder = tempfile::tempdir().unwrap();
         std::fs::create_dir_all(folder.path().join("broker/keys")).unwrap();
         let key = folder.path().join("broker/keys/pool.nk");
         std::fs::write(&key, "").unwrap();
-        let error = built_in(folder.path(), std::slice::from_ref(&key), None).unwrap_err();
+        let error = built_in_hiding(folder.path(), vec![key.clone()]).unwrap_err();
         assert!(error.to_string().contains("pool.nk"), "{error}");
         std::fs::create_dir(folder.path().join("work")).unwrap();
-        assert!(built_in(&folder.path().join("work"), &[key], None).is_ok());
+        assert!(built_in_hiding(&folder.path().join("work"), vec![key]).is_ok());
     }
 
     #[test]

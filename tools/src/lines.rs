@@ -1,6 +1,7 @@
 //! Takes lines from a thread that may block to the call that streams them.
 
 use tokio::sync::mpsc;
+use tokio::task::JoinError;
 
 use toolyard_tool::{Context, Output, ToolError};
 
@@ -47,8 +48,22 @@ where
         streamed = stream => streamed?,
         () = context.cancelled() => return Err(ToolError::new("the call was cancelled")),
     }
-    match work.await {
-        Ok(result) => result.map(Output::from),
+    finished(work.await).map(Output::from)
+}
+
+/// Runs `work` on a thread that may block, and waits for it.
+pub(super) async fn on_thread<T, W>(work: W) -> Result<T, ToolError>
+where
+    T: Send + 'static,
+    W: FnOnce() -> Result<T, ToolError> + Send + 'static,
+{
+    finished(tokio::task::spawn_blocking(work).await)
+}
+
+/// A panic on the thread is the tool's.
+fn finished<T>(ended: Result<Result<T, ToolError>, JoinError>) -> Result<T, ToolError> {
+    match ended {
+        Ok(result) => result,
         Err(ended) => match ended.try_into_panic() {
             Ok(panic) => std::panic::resume_unwind(panic),
             Err(ended) => Err(ended.into()),

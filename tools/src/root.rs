@@ -4,6 +4,8 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use toolyard_tool::ToolError;
+
 /// A folder that paths given by a model are resolved in and must not lead out of.
 ///
 /// A path is checked when it is resolved. A process that changes the folder at the same moment can still trick a tool,
@@ -22,8 +24,27 @@ pub(super) enum Unreachable {
     Key(String),
     #[error("{0:?} is not a folder: give the folder that it is in")]
     NotAFolder(String),
+    #[error("{0:?} is a link that leads nowhere: name the file itself")]
+    Dangling(String),
+    #[error("{0:?} is a folder: give the path of a file")]
+    NotAFile(String),
     #[error("{path:?} cannot be read")]
     Unreadable { path: String, source: io::Error },
+}
+
+impl Unreachable {
+    /// The error of a call whose argument at `pointer` named the path.
+    pub(super) fn at(self, pointer: &str) -> ToolError {
+        match self {
+            Self::Unreadable { .. } => self.into(),
+            Self::Outside(_)
+            | Self::Missing(_)
+            | Self::Key(_)
+            | Self::NotAFolder(_)
+            | Self::Dangling(_)
+            | Self::NotAFile(_) => ToolError::bad_input(pointer, self.to_string()),
+        }
+    }
 }
 
 impl Root {
@@ -45,7 +66,7 @@ impl Root {
     pub(super) fn resolve(&self, path: Option<&str>) -> Result<PathBuf, Unreachable> {
         let Some(path) = path else { return Ok(self.0.to_path_buf()) };
         let resolved = self.0.join(path).canonicalize().map_err(|source| match source.kind() {
-            io::ErrorKind::NotFound => Unreachable::Missing(path.to_owned()),
+            io::ErrorKind::NotFound | io::ErrorKind::NotADirectory => Unreachable::Missing(path.to_owned()),
             _ => Unreachable::Unreadable { path: path.to_owned(), source },
         })?;
         if !resolved.starts_with(&self.0) {
@@ -64,6 +85,46 @@ impl Root {
             return Err(Unreachable::NotAFolder(path.unwrap_or(".").to_owned()));
         }
         Ok(resolved)
+    }
+
+    /// The file that `path` names, without links. It need not be there, nor the folders that it is to be in.
+    pub(super) fn file(&self, path: &str) -> Result<PathBuf, Unreachable> {
+        match self.resolve(Some(path)) {
+            Ok(found) if found.is_dir() => Err(Unreachable::NotAFile(path.to_owned())),
+            Err(Unreachable::Missing(_)) => self.new_file(path),
+            found => found,
+        }
+    }
+
+    fn new_file(&self, path: &str) -> Result<PathBuf, Unreachable> {
+        let full = self.0.join(path);
+        let outside = || Unreachable::Outside(path.to_owned());
+        if full.symlink_metadata().is_ok() {
+            return Err(Unreachable::Dangling(path.to_owned()));
+        }
+        if path.ends_with('/') {
+            return Err(Unreachable::NotAFile(path.to_owned()));
+        }
+        // Up to the first folder that is there. What is below it has no links, and must not go up.
+        let mut there = full.as_path();
+        let mut below = Vec::new();
+        let folder = loop {
+            below.push(there.file_name().ok_or_else(outside)?);
+            there = there.parent().ok_or_else(outside)?;
+            match there.canonicalize() {
+                Ok(folder) => break folder,
+                Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => {}
+                Err(source) => return Err(Unreachable::Unreadable { path: path.to_owned(), source }),
+            }
+        };
+        if !folder.starts_with(&self.0) {
+            return Err(outside());
+        }
+        if !folder.is_dir() {
+            return Err(Unreachable::NotAFolder(self.relative(&folder)));
+        }
+        let file: PathBuf = folder.iter().chain(below.into_iter().rev()).collect();
+        if is_key(&file) { Err(Unreachable::Key(path.to_owned())) } else { Ok(file) }
     }
 
     /// A path below the root as models write it.
@@ -139,6 +200,22 @@ mod tests {
         let (folder, root) = root();
         fs::create_dir(folder.path().join("below-not")).unwrap();
         assert!(matches!(root.resolve(Some("../below-not")), Err(Unreachable::Outside(_))));
+    }
+
+    #[test]
+    fn a_new_file_is_inside_and_needs_no_folder() {
+        let (folder, root) = root();
+        assert_eq!(root.relative(&root.file("a/b/c.txt").unwrap()), "a/b/c.txt");
+        assert_eq!(root.relative(&root.file("src/../new").unwrap()), "new");
+        symlink(folder.path(), root.0.join("out")).unwrap();
+        symlink("nowhere", root.0.join("dangling")).unwrap();
+        for path in ["../new", "a/../../new", "out/new", "/new", "a/../..", ".."] {
+            assert!(matches!(root.file(path), Err(Unreachable::Outside(_))), "{path}: {:?}", root.file(path));
+        }
+        assert!(matches!(root.file("dangling"), Err(Unreachable::Dangling(_))));
+        assert!(matches!(root.file("src"), Err(Unreachable::NotAFile(_))));
+        assert!(matches!(root.file("new/"), Err(Unreachable::NotAFile(_))));
+        assert!(matches!(root.file("new.nk"), Err(Unreachable::Key(_))));
     }
 
     #[test]

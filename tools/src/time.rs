@@ -5,6 +5,7 @@ use jiff::tz::{TimeZone, TimeZoneDatabase};
 use schemars::JsonSchema;
 use serde::Deserialize;
 
+use super::scope;
 use toolyard_tool::{About, Context, Output, Tool, ToolError};
 
 /// Ids proposed for an unknown one; more would be noise.
@@ -25,7 +26,7 @@ impl Tool for CurrentTime {
     type Input = Place;
 
     fn about(&self) -> About {
-        About::new("Get the time of a specified city.").read_only().category("time")
+        About::new("Get the time of a specified city.").read_only().category("time").side_effect_scope(scope::NONE)
     }
 
     async fn call(&self, _: &Context, place: Place) -> Result<Output, ToolError> {

@@ -111,9 +111,9 @@ pub(super) struct Filter {
 
 impl Filter {
     /// # Errors
-    /// When the glob is malformed or cannot match anything, in words for a model.
-    pub(super) fn new(glob: &str, base: &Path) -> Result<Self, ToolError> {
-        let refused = |why: &str| ToolError::new(format!("the glob {glob:?} cannot be used: {why}"));
+    /// When the glob, which the call has at `pointer`, is malformed or cannot match anything.
+    pub(super) fn new(glob: &str, base: &Path, pointer: &str) -> Result<Self, ToolError> {
+        let refused = |why: &str| ToolError::bad_input(pointer, format!("the glob {glob:?} cannot be used: {why}"));
         let trimmed = glob.strip_prefix("./").unwrap_or(glob);
         if trimmed.split('/').any(|part| part == "..") {
             return Err(refused("it must not lead out of the folder; give the folder as path"));
@@ -151,7 +151,7 @@ mod tests {
     use super::*;
 
     fn wants(glob: &str, file: &str) -> bool {
-        Filter::new(glob, Path::new("/base")).unwrap().wants(&Path::new("/base").join(file))
+        Filter::new(glob, Path::new("/base"), "/glob").unwrap().wants(&Path::new("/base").join(file))
     }
 
     #[test]
@@ -181,7 +181,7 @@ mod tests {
     #[test]
     fn a_glob_that_cannot_match_is_refused() {
         for glob in ["", "/", "../*.rs", "a/../../b", "{a", "[z-a]"] {
-            assert!(Filter::new(glob, Path::new("/base")).is_err(), "{glob:?}");
+            assert!(Filter::new(glob, Path::new("/base"), "/glob").is_err(), "{glob:?}");
         }
     }
 }

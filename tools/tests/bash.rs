@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 
 use run::{Chunk, Content, ErrorKind};
 use rustix::process::{Pid, test_kill_process};
+use sandbox::{Sandbox, Settings, User};
 use serde_json::{Value, json};
 use tokio::time::timeout;
 use tools::Bash;
@@ -33,8 +34,16 @@ fn start(tree: &Tree, command: &str) -> Call {
 }
 
 fn tool(tree: &Tree) -> Bash {
+    tool_with(tree.root(), Settings::default())
+}
+
+fn tool_with(root: tools::Root, settings: Settings) -> Bash {
     sandbox::use_program(env!("CARGO_BIN_EXE_guard-of-tests").into());
-    Bash::new(tree.root()).unwrap()
+    Bash::new(root, Sandbox::new(settings).unwrap())
+}
+
+fn tool_of_nobody(tree: &Tree) -> Bash {
+    tool_with(tree.root(), Settings { user: Some(User::NOBODY), ..Settings::default() })
 }
 
 async fn end(call: Call) -> Called {
@@ -272,7 +281,7 @@ async fn nothing_of_the_environment_but_a_few_names_is_passed_on() {
 fn without_root(tree: &Tree) -> Bash {
     std::fs::set_permissions(tree.path(), std::os::unix::fs::PermissionsExt::from_mode(0o777)).unwrap();
     match rustix::process::geteuid().is_root() {
-        true => tool(tree).running_as(sandbox::User::NOBODY),
+        true => tool_of_nobody(tree),
         false => tool(tree),
     }
 }
@@ -285,8 +294,7 @@ fn with_key(tree: &Tree) -> (Bash, std::path::PathBuf) {
     tree.write("work/file", b"");
     let root = tools::Root::new(&tree.path().join("work")).unwrap();
     let key = tree.path().canonicalize().unwrap().join("keys/pool.nk");
-    sandbox::use_program(env!("CARGO_BIN_EXE_guard-of-tests").into());
-    (Bash::new(root).unwrap().hiding([key.clone()]), key)
+    (tool_with(root, Settings { hidden: vec![key.clone()], ..Settings::default() }), key)
 }
 
 #[tokio::test]
@@ -360,8 +368,7 @@ async fn a_command_cannot_look_into_or_signal_what_is_not_its_own() {
 async fn a_command_runs_as_another_user_when_the_worker_is_root_and_reads_nothing_of_roots() {
     if !rustix::process::geteuid().is_root() {
         // Nobody else can be another user: then the command is refused, and says why.
-        let called =
-            testkit::call(tool(&Tree::of(&[])).running_as(sandbox::User::NOBODY), json!({ "command": "id" })).await;
+        let called = testkit::call(tool_of_nobody(&Tree::of(&[])), json!({ "command": "id" })).await;
         assert!(called.error().contains("cannot be run"), "{}", called.error());
         return;
     }

@@ -239,3 +239,72 @@ async fn what_is_passed_over_is_named_with_the_reason() {
     let expected = "1 matching line in 1 file; 1 could not be read: long.txt (it has a line of more than 16 MiB)";
     assert_eq!(called.answer(), expected);
 }
+
+#[tokio::test]
+async fn a_mode_shows_only_the_files_or_how_often_each_matches() {
+    let tree = poem();
+    let files = grep(&tree, json!({ "pattern": "t[wh]", "output_mode": "files_with_matches" })).await;
+    assert_eq!(files.text(), "a.txt\nb/c.txt\nb/d.rs\n");
+    assert_eq!(files.answer(), "3 files");
+    let counts = grep(&tree, json!({ "pattern": "t[wh]", "output_mode": "count", "context": 3 })).await;
+    assert_eq!(counts.text(), "a.txt:2\nb/c.txt:1\nb/d.rs:1\n");
+    assert_eq!(counts.answer(), "4 matching lines in 3 files");
+    let some = grep(&tree, json!({ "pattern": "t[wh]", "output_mode": "count", "offset": 1, "limit": 1 })).await;
+    assert_eq!(some.text(), "b/c.txt:1\n");
+    assert!(some.answer().starts_with("1 matching line in 1 file, cut at the limit"), "{}", some.answer());
+}
+
+#[tokio::test]
+async fn a_type_of_files_narrows_the_search_and_an_unknown_one_is_refused_with_proposals() {
+    let tree = poem();
+    assert_eq!(lines(&tree, json!({ "pattern": "two", "type": "rust" })).await, "b/d.rs:1:fn two() {}\n");
+    let unknown = grep(&tree, json!({ "pattern": "two", "type": "typescrip" })).await;
+    assert_eq!(unknown.result.as_ref().unwrap_err().violations[0].path, "/type");
+    assert!(unknown.error().contains("typescript"), "{}", unknown.error());
+}
+
+#[tokio::test]
+async fn pages_of_matches_are_together_all_of_them() {
+    let tree = poem();
+    let all = lines(&tree, json!({ "pattern": "e" })).await;
+    let mut pages = String::new();
+    for page in 0..10 {
+        pages += &lines(&tree, json!({ "pattern": "e", "offset": page * 2, "limit": 2 })).await;
+    }
+    assert_eq!(pages, all);
+    let beyond = grep(&tree, json!({ "pattern": "e", "offset": 100 })).await;
+    assert_eq!(beyond.answer(), "No further line matches");
+    let around = lines(&tree, json!({ "pattern": "two|six", "path": "a.txt", "context": 1, "offset": 1 })).await;
+    assert_eq!(around, "a.txt-5-five\na.txt:6:six\na.txt-7-seven\n");
+}
+
+#[tokio::test]
+async fn context_may_differ_before_and_after() {
+    let said = lines(&poem(), json!({ "pattern": "four", "before": 2, "after": 1 })).await;
+    assert_eq!(said, "a.txt-2-two\na.txt-3-three\na.txt:4:four\na.txt-5-five\n");
+    let said = lines(&poem(), json!({ "pattern": "four", "context": 1, "before": 0 })).await;
+    assert_eq!(said, "a.txt:4:four\na.txt-5-five\n");
+}
+
+#[tokio::test]
+async fn a_match_spans_lines_when_that_is_wanted() {
+    let tree = poem();
+    assert_eq!(grep(&tree, json!({ "pattern": "two.three" })).await.answer(), "No line matches");
+    let called = grep(&tree, json!({ "pattern": "two.three", "multiline": true })).await;
+    assert_eq!(called.text(), "a.txt:2:two\na.txt:3:three\n");
+    let newline = lines(&tree, json!({ "pattern": "six\nsev", "multiline": true })).await;
+    assert_eq!(newline, "a.txt:6:six\na.txt:7:seven\n");
+    let anchored = lines(&tree, json!({ "pattern": "^three$", "multiline": true })).await;
+    assert_eq!(anchored, "a.txt:3:three\n");
+}
+
+#[tokio::test]
+async fn a_large_file_is_searched_in_steps_across_lines_with_the_same_result() {
+    let text = format!("begin\n{}\nend\nbegin\nend\n", "ab\n".repeat(20_000));
+    let tree = Tree::of(&[("a.txt", text.as_str())]);
+    // The repetition has thousands of states, so that the text counts as long.
+    let called = grep(&tree, json!({ "pattern": "end\nbegin|x{5000}", "multiline": true, "context": 1 })).await;
+    let last = 20_000 + 3;
+    let expected = format!("a.txt-{}-\na.txt:{last}:end\na.txt:{}:begin\na.txt-{}-end\n", last - 1, last + 1, last + 2);
+    assert_eq!(called.text(), expected);
+}

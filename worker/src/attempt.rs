@@ -14,7 +14,9 @@ use tokio::sync::mpsc;
 use tokio::task::{JoinError, JoinHandle};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
-use toolyard_tool::runtime::{Execution, Prepared, RecordStore, Source, Stop, completion, too_much_output};
+use toolyard_tool::runtime::{
+    Asker, Execution, Prepared, RecordStore, Source, Stop, Waits, completion, too_much_output,
+};
 use toolyard_tool::{Left, Output, ToolError};
 
 use crate::hooked::{Watched, too_much_held};
@@ -49,6 +51,8 @@ pub(crate) struct Attempt<'a> {
     pub(crate) objects: &'a Objects,
     /// The source of the call's files.
     pub(crate) source: &'a Source,
+    /// The way to the call's client.
+    pub(crate) asker: Asker,
     /// The records of its pool.
     pub(crate) records: &'a RecordStore,
 }
@@ -158,16 +162,26 @@ pub(crate) async fn run<F>(
 where
     F: Fn(Vec<Event>) -> Pin<Box<dyn Future<Output = Result<(), Lost>> + Send>>,
 {
-    let Attempt { job, id, from, start, signals, output: count, watched, tells_result, objects, source, records } =
-        attempt;
+    let Attempt {
+        job,
+        id,
+        from,
+        start,
+        signals,
+        output: count,
+        watched,
+        tells_result,
+        objects,
+        source,
+        asker,
+        records,
+    } = attempt;
     let Route::Pool { policy, .. } = &job.spec.route else { return (End::Abandoned, None) };
     let mut publisher = Publisher::new(id, job.pool.clone(), from, start, count, append);
-
     if watched.as_ref().is_some_and(|watched| watched.holds_output) {
         publisher.hold();
     }
     let watched = watched.map(|watched| (watched, tools));
-
     let prepared = match prepared {
         Ok(prepared) => prepared,
         Err(error) => {
@@ -176,11 +190,10 @@ where
         }
     };
     // A call that is overdue never starts late.
-    let Some(deadline) = deadline(job, policy) else {
+    let Some(deadline) = deadline(job, policy, asker.waits()) else {
         return (store(&mut publisher, AttemptOutcome::Expired, false).await, None);
     };
-    let (output, chunks) = mpsc::channel(CHUNKS_WAITING_MAX);
-    let stop_tool = Stop::default();
+    let ((output, chunks), stop_tool) = (mpsc::channel(CHUNKS_WAITING_MAX), Stop::default());
     let execution = Execution {
         run: job.run,
         index: job.call,
@@ -188,13 +201,15 @@ where
         attempt: id.number,
         from,
         deadline: deadline.at,
+        call_deadline: deadline.of_call,
         stop: stop_tool.clone(),
         output,
         source: source.clone(),
+        asker,
         records: records.clone(),
     };
     let mut tool = ToolTask { handle: Some(prepared.spawn(tools, execution.into())), stop: stop_tool };
-    let outcome = drive(&mut publisher, &mut tool, chunks, &signals, (deadline, policy.idle_timeout)).await;
+    let outcome = drive(&mut publisher, &mut tool, chunks, &signals, deadline).await;
     // The tool is stopped before the end of its attempt is stored, so that the log is true.
     let mut lingering = tool.put_an_end_to().await;
     let outcome = match (outcome, &mut lingering) {
@@ -337,9 +352,30 @@ struct Deadline {
     at: Instant,
     /// The attempt's own timeout, if it ends first.
     own: Option<Duration>,
+    /// The call's deadline.
+    of_call: Instant,
+    idle: Option<Duration>,
+    /// The time in which it waits for the client's answers, which is none of its own.
+    waits: Waits,
 }
 
 impl Deadline {
+    /// When the attempt must end if it sends output until then, and why.
+    fn due(&self) -> (Instant, Stopping) {
+        let waited = self.waits.now();
+        let own = self.at + waited.total();
+        if self.own.is_none() || waited.is_waiting() || own >= self.of_call {
+            (self.of_call, Stopping::CallOverdue)
+        } else {
+            (own, Stopping::Overdue)
+        }
+    }
+
+    /// When it has sent nothing for too long, if it sent something at `said`.
+    fn silent(&self, said: Instant) -> Option<Instant> {
+        self.idle.filter(|_| !self.waits.now().is_waiting()).map(|idle| said + idle)
+    }
+
     fn overdue(&self) -> AttemptOutcome {
         let Some(own) = self.own else { return AttemptOutcome::Expired };
         let message = format!("the attempt took longer than {own:?}");
@@ -348,12 +384,14 @@ impl Deadline {
 }
 
 /// The attempt's own time, or the call's if that is sooner. `None` when the call's has come already.
-fn deadline(job: &Job, policy: &Policy) -> Option<Deadline> {
+fn deadline(job: &Job, policy: &Policy, waits: Waits) -> Option<Deadline> {
     let (own, rest) = (policy.attempt_timeout, job.spec.deadline.since(::nats::now()));
     if rest.is_zero() {
         return None;
     }
-    Some(Deadline { at: Instant::now() + own.min(rest), own: (own <= rest).then_some(own) })
+    let now = Instant::now();
+    let (at, of_call) = (now + own.min(rest), now + rest);
+    Some(Deadline { at, own: (own <= rest).then_some(own), of_call, idle: policy.idle_timeout, waits })
 }
 
 /// The outcome that is stored for an attempt whose tool may still run. It never claims that the tool has stopped.
@@ -419,7 +457,10 @@ impl Drop for ToolTask {
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Stopping {
     Cancelled,
+    /// Its own timeout.
     Overdue,
+    /// The call's deadline.
+    CallOverdue,
     /// It sent no output for too long.
     Idle,
     GivenBack,
@@ -431,7 +472,7 @@ async fn drive<F>(
     tool: &mut ToolTask,
     mut chunks: mpsc::Receiver<Chunk>,
     signals: &Signals,
-    (deadline, idle): (Deadline, Option<Duration>),
+    deadline: Deadline,
 ) -> Option<AttemptOutcome>
 where
     F: Fn(Vec<Event>) -> Pin<Box<dyn Future<Output = Result<(), Lost>> + Send>>,
@@ -443,14 +484,15 @@ where
     let (mut speaking, mut too_much, mut noticed) = (true, false, false);
     let mut said = Instant::now();
     let notice = tool.stop.noticed.clone();
+    let mut waits = deadline.waits.subscribe();
     let result = loop {
         // A tool that waits for the broker to take its output is not idle.
         let has_room = publisher.has_room();
-        let silent_at = idle.filter(|_| has_room).map(|idle| said + idle);
-        let (stop_at, why) = match (stopping, silent_at) {
-            (Some((_, hard)), _) => (hard, Stopping::Overdue),
-            (None, Some(silent)) if silent < deadline.at => (silent, Stopping::Idle),
-            (None, _) => (deadline.at, Stopping::Overdue),
+        let silent_at = deadline.silent(said).filter(|_| has_room);
+        let (stop_at, why) = match (stopping, silent_at, deadline.due()) {
+            (Some((_, hard)), ..) => (hard, Stopping::Overdue),
+            (None, Some(silent), due) if silent < due.0 => (silent, Stopping::Idle),
+            (None, _, due) => due,
         };
         let is_cancelled = matches!(stopping, Some((Stopping::Cancelled, _)));
         tokio::select! {
@@ -485,6 +527,8 @@ where
                     said = Instant::now();
                 }
             }
+            // The time in which the client was asked does not count as silence.
+            Ok(()) = waits.changed() => said = Instant::now(),
             ended = tool.ended() => break Some(ended),
             () = &mut fold, if folding => {
                 folding = false;
@@ -539,8 +583,10 @@ where
         (_, Some(Stopping::Cancelled)) => Some(AttemptOutcome::Cancelled),
         (_, Some(Stopping::GivenBack)) => Some(AttemptOutcome::Returned),
         (_, Some(Stopping::Overdue)) => Some(deadline.overdue()),
+        (_, Some(Stopping::CallOverdue)) => Some(AttemptOutcome::Expired),
         (_, Some(Stopping::Idle)) => {
-            let message = format!("the tool said nothing for {:?}, not even progress", idle.unwrap_or_default());
+            let message =
+                format!("the tool said nothing for {:?}, not even progress", deadline.idle.unwrap_or_default());
             Some(AttemptOutcome::Failed(CallError::new(ErrorKind::IdleTimeout, message).retryable()))
         }
         (Some(Ok(Err(error))), None) => Some(AttemptOutcome::Failed(error.into())),

@@ -1,5 +1,5 @@
-//! Metrics of a worker. Handles are made once for every tool that it begins to host; a name that it does not host counts as
-//! `other`.
+//! Metrics of a worker. Handles are made once for every tool that it begins to host; a name that it does not host
+//! counts as `other`.
 
 use std::cell::RefCell;
 use std::collections::HashMap;

@@ -9,6 +9,7 @@ mod job;
 mod leases;
 mod progress;
 mod pull;
+mod questions;
 mod records;
 mod trace;
 

@@ -13,6 +13,7 @@ fn opened(calls: &[(&str, &str)]) -> Event {
         waits_for_client: false,
         awaits_approval: false,
         hidden: false,
+        asked_by_call_id: String::new(),
     });
     Event::RunOpened(v1::RunOpened { run_id: "run_1".to_owned(), deadline: None, calls: calls.collect() })
 }
@@ -139,6 +140,7 @@ fn progress_gives_way_only_on_a_terminal() {
 #[test]
 fn a_question_is_told_with_the_way_to_answer_it() {
     let waiting = v1::CallWaiting {
+        asked_by_call_id: String::new(),
         call_id: "a".to_owned(),
         tool: "ask_user".to_owned(),
         arguments: r#"{"question":"Which?"}"#.to_owned(),

@@ -7,7 +7,20 @@ use rustix::process::Signal;
 
 use crate::process::Dev;
 
-const TOOLS: [&str; 5] = ["ask_user", "bash", "get_current_time", "glob", "grep"];
+const TOOLS: [&str; 12] = [
+    "ask_user",
+    "bash",
+    "edit",
+    "get_current_time",
+    "git",
+    "glob",
+    "grep",
+    "lint",
+    "lsp",
+    "powershell",
+    "process",
+    "read_file",
+];
 
 /// `UPDATE_DOCS=1 cargo test -p toolyard --test program reference` writes it anew.
 #[test]

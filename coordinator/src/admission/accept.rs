@@ -17,11 +17,14 @@ use crate::admission::custom::{Custom, CustomTools};
 use crate::admission::error::RequestError;
 use crate::admission::limits;
 use crate::auth::callers::{Caller, Role, TenantTools};
+use crate::fleet::facades::Facade;
 use crate::fleet::registry::{Entry, Registry, not_permitted};
 use crate::trace;
 
 /// Tool names that an "unknown tool" error lists: enough for any sensible set, and bounded for the others.
 const TOOLS_LISTED_MAX: usize = 64;
+/// Key in a call's metadata for the name that the client used, if that is an alias of another tool.
+const CALLED_AS: &str = "toolyard.called_as";
 
 /// A call of a request.
 #[derive(Debug, Clone)]
@@ -158,7 +161,8 @@ pub(crate) fn steps_for(calls: &[RequestedCall]) -> Steps {
     Steps::of_request(calls.iter().map(|call| call.arguments.len()).sum())
 }
 
-pub(crate) fn accept_one(call: RequestedCall, index: usize, scope: &Scope<'_>, steps: &mut Steps) -> CallSpec {
+pub(crate) fn accept_one(mut call: RequestedCall, index: usize, scope: &Scope<'_>, steps: &mut Steps) -> CallSpec {
+    let facade = delegate(&mut call, &scope.offer);
     let RequestedCall {
         id,
         tool,
@@ -212,13 +216,9 @@ pub(crate) fn accept_one(call: RequestedCall, index: usize, scope: &Scope<'_>, s
     let result_use = manifest.map(|manifest| manifest.result_use).unwrap_or_default();
     let keys = manifest.filter(|_| is_executed).map_or(&[][..], |manifest| &manifest.context_keys);
     let context = given(keys, scope.context, &context);
+    let tool = facade.map_or(tool.clone(), |facade| called_as(tool, &facade.tool, &mut metadata));
     CallSpec {
-        id,
-        tool,
-        arguments,
         metadata,
-        route,
-        deadline,
         queue_deadline,
         without_worker,
         concurrency,
@@ -226,7 +226,32 @@ pub(crate) fn accept_one(call: RequestedCall, index: usize, scope: &Scope<'_>, s
         result_use,
         context,
         files,
+        ..CallSpec::new(id, tool, arguments, route, deadline)
     }
+}
+
+/// Gives a call of a facade the arguments for the tool behind it; `None` if the name is no facade.
+fn delegate(call: &mut RequestedCall, offer: &Offer<'_>) -> Option<Arc<Facade>> {
+    let is_listed = call.unlisted.is_none() && !offer.custom.contains_key(&call.tool);
+    let entry = offer.registry.catalog_of(offer.tenant).find(&call.tool).filter(|_| is_listed)?;
+    let facade = Arc::clone(entry.facade.as_ref()?);
+    if call.arguments.is_empty() {
+        call.arguments = Bytes::from_static(b"{}");
+    }
+    match facade.arguments(&call.tool, &call.arguments) {
+        Ok(arguments) => call.arguments = arguments,
+        Err(error) => call.refusal = call.refusal.take().or(Some(error)),
+    }
+    Some(facade)
+}
+
+/// The tool that executes a call, whose metadata keeps the name that the client used.
+pub(crate) fn called_as(name: ToolName, tool: &ToolName, metadata: &mut BTreeMap<String, String>) -> ToolName {
+    let size: usize = metadata.iter().map(|(key, value)| key.len() + value.len()).sum();
+    if size + CALLED_AS.len() + name.as_str().len() <= run::limit::METADATA_BYTES_MAX {
+        metadata.insert(CALLED_AS.to_owned(), name.to_string());
+    }
+    tool.clone()
 }
 
 /// Whether a tool takes these arguments, as far as the check finishes within the steps of a call.

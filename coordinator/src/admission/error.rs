@@ -29,6 +29,8 @@ pub(crate) enum RequestError {
     EventsExpired(RunId),
     #[error("the changed arguments of call {call} are invalid: {}", schema::describe(violations))]
     ArgumentsInvalid { call: CallId, violations: Vec<Violation> },
+    #[error("the answer to question {call} does not fit what it asks for: {}", places(violations))]
+    AnswerInvalid { call: CallId, violations: Vec<Violation> },
     #[error("the changed arguments of call {call} are refused: {}", error.message)]
     Denied { call: CallId, error: CallError },
     #[error("there is no tool {0}")]
@@ -97,7 +99,7 @@ impl RequestError {
             Self::Exceeded(_) => Reason::QuotaExceeded,
             Self::RunNotFound(_) => Reason::RunNotFound,
             Self::EventsExpired(_) => Reason::EventsExpired,
-            Self::ArgumentsInvalid { .. } => Reason::ArgumentsInvalid,
+            Self::ArgumentsInvalid { .. } | Self::AnswerInvalid { .. } => Reason::ArgumentsInvalid,
             Self::Denied { .. } => Reason::DeniedByHook,
             Self::ToolNotFound(_) => Reason::ToolNotFound,
             Self::PoolNotFound(_) => Reason::PoolNotFound,
@@ -156,6 +158,15 @@ fn reason(rejection: &CommandError) -> Reason {
         CommandError::AlreadyDecided { .. } => Reason::CallAlreadyDecided,
         CommandError::AlreadyAnswered { .. } => Reason::CallAlreadyAnswered,
     }
+}
+
+/// Where an answer does not fit its question, in one line.
+fn places(violations: &[Violation]) -> String {
+    let line = |violation: &Violation| match violation.path.as_str() {
+        "" => violation.message.clone(),
+        path => format!("at {path}: {}", violation.message),
+    };
+    violations.iter().map(line).collect::<Vec<_>>().join("; ")
 }
 
 fn why_full(bound: Option<&Bound>) -> String {

@@ -78,7 +78,7 @@ impl From<RequestError> for ApiError {
             RequestError::TooManyUploads { limit } => error.with("limit", limit),
             RequestError::OutOfObject { size } => error.with("size", size),
             RequestError::Denied { call, .. } => error.with("call_id", call),
-            RequestError::ArgumentsInvalid { call, violations } => {
+            RequestError::ArgumentsInvalid { call, violations } | RequestError::AnswerInvalid { call, violations } => {
                 Self { violations: places(violations), ..error }.with("call_id", call)
             }
             RequestError::NothingSelected

@@ -2,7 +2,7 @@
 //! is served on the same port as gRPC.
 
 pub(crate) mod ask;
-mod batch;
+pub(in crate::api) mod batch;
 mod objects;
 mod openai;
 mod openapi;
@@ -33,7 +33,7 @@ pub(crate) fn router(api: Api) -> Router {
     let routes = OPERATIONS.iter().fold(Router::new(), |routes, operation| {
         let handler = (operation.handler)();
         let handler = match operation.meaning.needs() {
-            Needs::Nothing => handler,
+            Needs::Nothing | Needs::Caller => handler,
             Needs::Role(role) => {
                 let name = operation.meaning.name();
                 let judge = move |api: Api, request: Request, next: Next| judged((name, role), api, request, next);
@@ -59,7 +59,8 @@ pub(crate) fn is_open(path: &str) -> bool {
         Some(stem) => path.strip_prefix(stem).is_some_and(|token| !token.contains('/')),
         None => path == template,
     };
-    OPERATIONS.iter().any(|operation| operation.meaning.needs() == Needs::Nothing && is_at(operation.path))
+    crate::api::mcp::is_metadata(path)
+        || OPERATIONS.iter().any(|operation| operation.meaning.needs() == Needs::Nothing && is_at(operation.path))
 }
 
 /// Passes on a request if its caller has the right to this method.

@@ -72,11 +72,12 @@ pub(crate) struct Port {
 pub(crate) async fn serve(port: Port, api: Api, served: watch::Receiver<bool>, ready: impl FnOnce() + Send) {
     let Port { listener, tls, connections_max, hosts } = port;
     let (health, health_service) = tonic_health::server::health_reporter();
+    let is_tls = tls.is_some();
     let incoming = incoming::Incoming::new(listener, tls, places::Places::new(connections_max));
     let stopped = report_health(health, served, ready, api.stop.clone());
     let routes = routes(&api).add_service(health_service).prepare();
     // Innermost first.
-    let service = gate::Gate::new(routes, api.runs.callers.clone());
+    let service = gate::Gate::new(routes, api.runs.callers.clone(), is_tls);
     let service = trace::Traces::new(deadline::Deadlines::new(service));
     let service = counted::Counted::new(pages::Pages::new(service, hosts));
     let service = unread::Unread::new(service);

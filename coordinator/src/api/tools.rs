@@ -16,6 +16,9 @@ use crate::fleet::registry::{Entry, Hosts, Refused, Registry};
 
 const PAGE_DEFAULT: usize = 100;
 const PAGE_MAX: usize = 1000;
+/// Tools that a search returns unless the request sets another number.
+const FOUND_DEFAULT: usize = 10;
+const QUERY_BYTES_MAX: usize = 512;
 /// The most rejected tools that are listed, and the most workers named for each: enough to find the cause.
 const REFUSED_MAX: usize = 100;
 const WORKERS_NAMED_MAX: usize = 16;
@@ -24,6 +27,7 @@ impl Api {
     pub(crate) fn list_tools(&self, request: &v1::ListToolsRequest) -> Result<v1::ListToolsResponse, ApiError> {
         let malformed = |field: &str, reason: String| RequestError::Malformed { field: field.to_owned(), reason };
         let size = match usize::try_from(request.page_size) {
+            Ok(0) if !request.query.is_empty() => FOUND_DEFAULT,
             Ok(0) => PAGE_DEFAULT,
             Ok(size) => size.min(PAGE_MAX),
             Err(_) => return Err(malformed("page_size", "must not be negative".to_owned()).into()),
@@ -37,6 +41,13 @@ impl Api {
                     .map_err(|_| malformed("page_token", "was not returned by an earlier request".to_owned()))?,
             ),
         };
+        if request.query.len() > QUERY_BYTES_MAX {
+            let reason = format!("is {} bytes, at most {QUERY_BYTES_MAX} are allowed", request.query.len());
+            return Err(malformed("query", reason).into());
+        }
+        if !request.query.is_empty() && after.is_some() {
+            return Err(malformed("page_token", "a search has one page".to_owned()).into());
+        }
         let permission = permission_in(request.permission);
         let permission = permission.map_err(|error| malformed("permission", error.to_string()))?;
         let origin = origin_in(request.origin).map_err(|error| malformed("origin", error.to_string()))?;
@@ -66,10 +77,17 @@ impl Api {
                 && name.as_ref().is_none_or(|name| name.is_match(entry.name.as_str()))
                 && pool.as_ref().is_none_or(|pool| entry.all_pools().any(|it| it == pool))
         };
-        let mut page = registry.catalog_of(self.runs.caller.tenant()).after(after.as_ref()).iter().filter(wanted);
-        let tools: Vec<_> = page.by_ref().take(size).map(|entry| tool(entry, &registry, &paused)).collect();
-        let last = tools.last().map(|tool| tool.name.clone()).unwrap_or_default();
-        let next_page_token = if page.next().is_some() { last } else { String::new() };
+        let catalog = registry.catalog_of(self.runs.caller.tenant());
+        let mut tools: Vec<_> = if request.query.is_empty() {
+            catalog.after(after.as_ref()).iter().filter(wanted).take(size + 1).collect()
+        } else {
+            catalog.search(&request.query).filter(wanted).take(size).collect()
+        };
+        let is_cut = tools.len() > size;
+        tools.truncate(size);
+        let last = tools.last().filter(|_| is_cut).map(|entry| entry.name.to_string());
+        let (next_page_token, tools) =
+            (last.unwrap_or_default(), tools.into_iter().map(|entry| tool(entry, &registry, &paused)).collect());
         // Rejected tools are shown to admins only.
         let is_told = after.is_none() && self.runs.caller.must(Role::Admin).is_ok();
         let refused = registry.catalog.refused.iter().filter(|_| is_told).take(REFUSED_MAX);

@@ -377,6 +377,11 @@ impl Callers {
         move |entry| caller.may_call(entry) && tenant.as_ref().is_none_or(|tenant| tenant.have(entry))
     }
 
+    /// Who issues the tokens that are accepted, if the file names it.
+    pub(crate) fn issuer(&self) -> Option<String> {
+        self.0.as_ref()?.book.borrow().tokens.as_ref()?.issuer.clone()
+    }
+
     /// Whether callers are authenticated.
     pub(crate) fn are_known(&self) -> bool {
         self.0.is_some()

@@ -5,9 +5,12 @@ mod file;
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use globset::GlobSet;
 use run::{PoolId, TenantId, ToolName};
+
+use super::facades::Facade;
 
 #[cfg(test)]
 pub(crate) use file::rules;
@@ -29,6 +32,8 @@ pub(crate) struct PoolRules {
     pools: Option<BTreeMap<PoolId, PoolRule>>,
     /// Pools that take a share of the calls of others, and have their rules.
     replacing: BTreeMap<PoolId, Replacing>,
+    /// Names of tools with manifests of their own.
+    facades: BTreeMap<ToolName, Arc<Facade>>,
 }
 
 #[derive(Debug)]
@@ -90,6 +95,10 @@ pub(crate) enum Access {
 }
 
 impl PoolRules {
+    pub(crate) fn facades(&self) -> &BTreeMap<ToolName, Arc<Facade>> {
+        &self.facades
+    }
+
     /// Whether there is a file.
     pub(crate) fn is_listed(&self) -> bool {
         self.pools.is_some()

@@ -7,7 +7,9 @@ use bytes::Bytes;
 use futures::future::BoxFuture;
 use futures::{FutureExt as _, StreamExt as _};
 use nats::access::{may_be_answered, may_be_handed_back};
-use proto::convert::worker::{Answer, Question, Stop, decode_question, encode_answer};
+use proto::convert::worker::{
+    Answer, Question, Stop, UserAnswer, UserQuestion, WorkerRequest, decode_request, encode_answer, encode_user_answer,
+};
 use proto::names;
 use run::{AttemptId, PoolId, RunId, Shard, ToolName, WorkerId};
 
@@ -20,12 +22,30 @@ const PAUSE: Duration = Duration::from_secs(1);
 #[derive(Debug, Clone)]
 pub(crate) struct Signals(Client);
 
-/// A worker's question, and the subject of its answer.
+/// A worker's request, and the subject of its answer.
 #[derive(Debug)]
-pub(crate) struct Asked {
-    pub(crate) question: Question,
+pub(crate) struct Asked<R = WorkerRequest> {
+    pub(crate) request: R,
     pub(crate) pool: PoolId,
     reply: async_nats::Subject,
+}
+
+impl Asked {
+    pub(crate) fn run(&self) -> RunId {
+        match &self.request {
+            WorkerRequest::Job(question) => question.run,
+            WorkerRequest::Ask(asks) => asks.run,
+        }
+    }
+
+    /// A question about a job, or one to the client.
+    pub(crate) fn sort(self) -> Result<Asked<Question>, Asked<UserQuestion>> {
+        let Self { request, pool, reply } = self;
+        match request {
+            WorkerRequest::Job(request) => Ok(Asked { request, pool, reply }),
+            WorkerRequest::Ask(request) => Err(Asked { request, pool, reply }),
+        }
+    }
 }
 
 impl Signals {
@@ -76,8 +96,13 @@ impl Signals {
         Questions { client: self.0.clone(), state: Subscription::Opening(open(self.0.clone()).boxed()) }
     }
 
-    pub(crate) async fn answer(&self, asked: &Asked, answer: Option<&Answer>) {
+    pub(crate) async fn answer(&self, asked: &Asked<Question>, answer: Option<&Answer>) {
         self.send(asked.reply.to_string(), encode_answer(answer)).await;
+    }
+
+    /// Informs a worker how a question to the client stands; `None` if that is not known yet.
+    pub(crate) async fn answer_for_user(&self, asked: &Asked<UserQuestion>, answer: Option<&UserAnswer>) {
+        self.send(asked.reply.to_string(), encode_user_answer(answer)).await;
     }
 
     async fn send(&self, subject: String, payload: Bytes) {
@@ -138,10 +163,10 @@ fn asked(message: Message, is_ours: impl Fn(Shard) -> bool) -> Option<Asked> {
         tracing::warn!(%pool, %reply, "ignoring a question: its reply subject is not one of the pool's");
         return None;
     }
-    let question = decode_question(message.payload)
+    let request = decode_request(message.payload)
         .inspect_err(|error| tracing::warn!(%pool, %error, "ignoring a question that cannot be decoded"))
         .ok()?;
-    Some(Asked { question, pool, reply })
+    Some(Asked { request, pool, reply })
 }
 
 #[cfg(test)]
@@ -192,6 +217,6 @@ mod tests {
             }
         };
         let asked = tokio::time::timeout(PATIENCE, asked).await.expect("the question arrives");
-        assert_eq!((asked.question.run, asked.pool), (run, pool));
+        assert_eq!((asked.run(), asked.pool), (run, pool));
     }
 }

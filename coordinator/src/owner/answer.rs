@@ -15,12 +15,19 @@ const QUESTIONS_MAX: usize = 1024;
 
 impl OwnerTask {
     pub(super) fn question(&mut self, asked: Asked) {
-        if self.questions.len() >= QUESTIONS_MAX || !self.may_act(asked.question.run.shard()) {
+        if !self.may_act(asked.run().shard()) {
+            return;
+        }
+        let asked = match asked.sort() {
+            Ok(asked) => asked,
+            Err(asks_client) => return self.ask_client(asks_client),
+        };
+        if self.questions.len() >= QUESTIONS_MAX {
             return;
         }
         let (journal, signals, ledger) = (self.io.journal.clone(), self.io.signals.clone(), self.own.clone());
         self.questions.spawn(async move {
-            let answer = consider(&journal, &ledger, asked.question, asked.pool.clone()).await;
+            let answer = consider(&journal, &ledger, asked.request, asked.pool.clone()).await;
             signals.answer(&asked, answer.as_ref()).await;
         });
     }

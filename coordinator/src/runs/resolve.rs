@@ -1,24 +1,22 @@
 //! Resolves tool names that neither the request nor any worker has. Resolvers run before anything is stored.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 
 use ::hooks::{HookPoint, Resolution, Resolved};
 use bytes::Bytes;
 use futures::StreamExt as _;
 use futures::stream;
-use run::limit::{ARGUMENTS_BYTES_MAX, CALLS_PER_RUN_MAX, METADATA_BYTES_MAX};
+use run::limit::CALLS_PER_RUN_MAX;
 use run::{CallError, ErrorKind, ToolName};
 use schema::describe;
-use serde_json::value::RawValue;
 
 use super::Runs;
-use crate::admission::accept::{Offer, RequestedCall, Unlisted};
+use crate::admission::accept::{Offer, RequestedCall, Unlisted, called_as};
+use crate::fleet::facades::bind;
 
 /// The most names of one request that resolvers are queried for at once.
 const NAMES_ASKED_MAX: usize = 16;
-/// Key in a call's metadata for the name that the client used, if that is an alias of another tool.
-const CALLED_AS: &str = "toolyard.called_as";
 
 impl Runs {
     /// Whether hooks or resolvers run for calls before they are accepted.
@@ -61,41 +59,23 @@ fn settle(call: &mut RequestedCall, resolution: &Resolution) {
     call.unlisted = Some(match resolution {
         Resolution::Client { .. } => Unlisted::Client,
         Resolution::Alias { tool, bound, .. } => {
-            let name = std::mem::replace(&mut call.tool, tool.clone());
-            let with_bound = with_bound(&call.arguments, bound);
-            match with_bound.len() {
+            match bind(&call.tool, &call.arguments, bound) {
+                Ok(arguments) => call.arguments = arguments,
                 // The call keeps its own arguments, or the whole request would be too large to be stored.
-                size if size > ARGUMENTS_BYTES_MAX => call.refusal = Some(too_large(&name, size)),
-                _ => call.arguments = with_bound,
+                Err(error) => call.refusal = Some(error),
             }
-            let size: usize = call.metadata.iter().map(|(key, value)| key.len() + value.len()).sum();
-            if size + CALLED_AS.len() + name.as_str().len() <= METADATA_BYTES_MAX {
-                call.metadata.insert(CALLED_AS.to_owned(), name.to_string());
-            }
+            call.tool = called_as(call.tool.clone(), tool, &mut call.metadata);
             Unlisted::Alias
         }
     });
 }
 
-fn too_large(name: &ToolName, size: usize) -> CallError {
-    let message =
-        format!("the arguments are {size} bytes with those bound to {name}; the limit is {ARGUMENTS_BYTES_MAX} bytes");
-    CallError::new(ErrorKind::ArgumentsInvalid, message)
-}
-
-/// The arguments, with the bound ones in the place of the call's own. Arguments that are not an object stay as they
-/// are, because no tool takes them anyway.
-fn with_bound(arguments: &Bytes, bound: &BTreeMap<String, Box<RawValue>>) -> Bytes {
-    let Ok(mut own) = serde_json::from_slice::<BTreeMap<String, Box<RawValue>>>(arguments) else {
-        return arguments.clone();
-    };
-    own.extend(bound.iter().map(|(name, value)| (name.clone(), value.clone())));
-    serde_json::to_vec(&own).map_or_else(|_| arguments.clone(), Bytes::from)
-}
-
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeMap;
+
     use run::{Fields, WithoutWorker};
+    use serde_json::value::RawValue;
 
     use super::*;
 

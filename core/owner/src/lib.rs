@@ -3,6 +3,7 @@
 //! simulation with a simulated one.
 
 mod action;
+mod asking;
 mod ended;
 pub mod erasure;
 mod known;
@@ -21,6 +22,7 @@ mod verdict;
 mod world;
 
 pub use action::{Action, Append, JobLease};
+pub use asking::{Asking, Unanswered, UserAnswer, UserQuestion};
 pub use known::Known;
 pub use outbox::{Outbox, notified};
 pub use overdue::{OVERDUE, overdue_ends};

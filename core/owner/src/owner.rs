@@ -7,6 +7,7 @@ use run::{AttemptId, Call, CallState, Effect, Entry, Event, Fact, PoolId, Route,
 
 use crate::SubjectKind;
 use crate::action::{Action, JobLease, action};
+use crate::asking::{Asking, UserQuestion, asking};
 use crate::known::Known;
 use crate::lost::{forsaken, lost_attempt, stranded};
 use crate::shard::{OpenRun, Phase, ShardState, Takeover};
@@ -379,6 +380,13 @@ impl Owner {
             return None;
         }
         verdict(state, question, pool, world.workers(), now)
+    }
+
+    /// What to do about a question that a tool of the pool asks its client; `None` if the shard is not ours.
+    pub fn asking(&self, asks: &UserQuestion, pool: &PoolId, now: Timestamp, world: &impl World) -> Option<Asking> {
+        let shard = asks.run.shard();
+        let state = self.shard(shard).filter(|_| self.may_act(shard, world))?;
+        Some(asking(state, asks, pool, now))
     }
 
     /// Checks the calls of a run once a second: whether their worker is lost, their pool has none, or their job is held

@@ -49,6 +49,7 @@ fn spec(name: &str) -> CallSpec {
         result_use: ResultUse::default(),
         context: Fields::default(),
         files: Vec::new(),
+        asked_by: None,
     }
 }
 

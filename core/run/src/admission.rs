@@ -12,7 +12,7 @@ use crate::limit::{ARGUMENTS_BYTES_MAX, CALLS_PER_RUN_MAX, CONTEXT_BYTES_MAX, ME
 use crate::object::File;
 
 pub(crate) fn check_new_calls(known: &[Call], new: &[Arc<CallSpec>]) -> Result<(), CommandError> {
-    let count = known.len() + new.len();
+    let count = known.iter().filter(|call| !call.is_question()).count() + new.len();
     if count > CALLS_PER_RUN_MAX {
         return Err(CommandError::TooManyCalls { count, limit: CALLS_PER_RUN_MAX });
     }

@@ -9,6 +9,7 @@ mod cancel;
 mod deadlines;
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Bytes;
 
@@ -79,6 +80,10 @@ pub struct Running {
     pub since: Timestamp,
     /// When its last event was stored.
     pub heard_at: Timestamp,
+    /// Since when it has been waiting for the client's answer to a question; `None` if it has no open question.
+    pub asking_since: Option<Timestamp>,
+    /// How long it waited for earlier answers.
+    pub asked: Duration,
     /// Known once the attempt's start is in the log; output may come before it.
     pub worker: Option<(WorkerId, Bytes)>,
 }
@@ -129,6 +134,12 @@ enum Hearing {
     Ignored,
 }
 
+impl Running {
+    fn new(attempt: AttemptId, at: Timestamp) -> Self {
+        Self { attempt, since: at, heard_at: at, asking_since: None, asked: Duration::ZERO, worker: None }
+    }
+}
+
 /// Whether a call in the [state](Call::state_name) of this name has ended.
 pub(crate) fn is_end(state: &str) -> bool {
     matches!(state, "completed" | "failed" | "cancelled" | "expired")
@@ -144,6 +155,7 @@ impl Call {
         };
         match &state {
             CallState::AwaitingApproval => heard.push(Fact::ApprovalAsked { call: index }),
+            CallState::WaitingForClient if spec.asked_by.is_some() => heard.push(Fact::QuestionAsked { call: index }),
             CallState::WaitingForClient => heard.push(Fact::CallWaits { call: index }),
             CallState::Ended(_) => heard.push(Fact::CallEnded { call: index }),
             CallState::Accepted | CallState::Queued { .. } | CallState::Running(_) => {}
@@ -331,7 +343,7 @@ impl Call {
         } else {
             self.chunks = ChunkOrder::default();
         }
-        self.state = CallState::Running(Running { attempt, since: at, heard_at: at, worker: None });
+        self.state = CallState::Running(Running::new(attempt, at));
         heard.push(Fact::AttemptStarted { attempt, continues });
         Hearing::Counted
     }

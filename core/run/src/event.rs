@@ -15,6 +15,7 @@ use crate::id::{
 };
 use crate::limit::{ERROR_BYTES_MAX, RETRY_AFTER_MAX};
 use crate::object::{File, Object};
+use crate::question::AskedBy;
 use crate::rules::Rules;
 use crate::tool::{Concurrency, Policy, ResultUse, Version};
 
@@ -185,6 +186,8 @@ pub struct CallSpec {
     pub context: Fields,
     /// The files that it may open.
     pub files: Vec<File>,
+    /// Set for a question of a running tool.
+    pub asked_by: Option<AskedBy>,
 }
 
 impl CallSpec {
@@ -206,6 +209,7 @@ impl CallSpec {
             result_use: ResultUse::default(),
             context: Fields::default(),
             files: Vec::new(),
+            asked_by: None,
         }
     }
 }

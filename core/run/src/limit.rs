@@ -4,6 +4,13 @@ use std::time::Duration;
 
 /// Calls in one run. A model rarely asks for more than a dozen; the opening event must fit one message of the log.
 pub const CALLS_PER_RUN_MAX: usize = 128;
+/// Questions that one call asks the client, those of all its attempts together. A person who is asked more often than
+/// that gives up.
+pub const QUESTIONS_PER_CALL_MAX: usize = 16;
+/// Questions that the calls of one run ask together, beside [`CALLS_PER_RUN_MAX`].
+pub const QUESTIONS_PER_RUN_MAX: usize = 128;
+/// Bytes of a question, its schema included, as JSON text. A person reads it.
+pub const QUESTION_BYTES_MAX: usize = 32 * 1024;
 /// Bytes of the arguments of one call, as JSON text. Larger input belongs in a file that the call names.
 pub const ARGUMENTS_BYTES_MAX: usize = 256 * 1024;
 /// Bytes of the arguments, metadata and contexts of all calls that one event opens together: the event must fit one

@@ -30,6 +30,7 @@ impl Run {
     pub fn returns_direct(&self) -> bool {
         let is_direct =
             |call: &Call| call.spec.result_use.return_direct && matches!(call.outcome(), Some(Outcome::Completed(_)));
-        self.status == RunStatus::Completed && !self.calls.is_empty() && self.calls.iter().all(is_direct)
+        let mut calls = self.requested_calls().peekable();
+        self.status == RunStatus::Completed && calls.peek().is_some() && calls.all(is_direct)
     }
 }

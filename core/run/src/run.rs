@@ -29,6 +29,8 @@ pub struct Run {
     expired: bool,
     pub(crate) fail_fast: bool,
     client_only: bool,
+    /// A call of it has asked a question.
+    pub(crate) has_questions: bool,
     /// A call failed or expired, and the run fails with it.
     pub(crate) failed: bool,
     /// A call failed or expired, and the run fails once all calls have ended.
@@ -54,7 +56,7 @@ pub struct Run {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum RunStatus {
     InProgress,
-    /// All open calls wait for the client's answer or for approval.
+    /// All open calls wait for the client's answer or for approval; a running call, for the answer to a question.
     RequiresAction,
     Completed,
     /// A call failed or expired in a run that fails with its calls.
@@ -92,6 +94,10 @@ pub enum Fact {
     },
     /// The call waits for its client.
     CallWaits {
+        call: CallIndex,
+    },
+    /// A running call asks its client a question.
+    QuestionAsked {
         call: CallIndex,
     },
     /// Output of earlier attempts is void, unless this one continues it.
@@ -136,6 +142,7 @@ impl Run {
             expired: false,
             fail_fast: false,
             client_only: false,
+            has_questions: false,
             failed: false,
             will_fail: false,
             tenant: None,

@@ -78,7 +78,7 @@ pub enum OutputKind {
         call: CallIndex,
         number: AttemptNumber,
     },
-    /// The call ends and gives up the floor.
+    /// The call ends and gives up the floor, unless it is a question, which never has it.
     CallEnded {
         call: CallIndex,
     },
@@ -132,6 +132,9 @@ struct Voice {
     spoken: Option<AttemptNumber>,
     /// It waits for its client or for approval.
     waits: bool,
+    /// It is a question of a running call: it never takes the floor, because its call may hold it until the answer
+    /// comes.
+    is_aside: bool,
     ended: bool,
 }
 
@@ -176,6 +179,10 @@ impl Sequencer {
                     self.voice(call).waits = true;
                     self.speak(OutputKind::CallWaits { call }, at, spoken);
                 }
+                Fact::QuestionAsked { call } => {
+                    (self.voice(call).waits, self.voice(call).is_aside) = (true, true);
+                    self.speak(OutputKind::CallWaits { call }, at, spoken);
+                }
                 Fact::AttemptStarted { attempt, continues } => {
                     self.speak(OutputKind::AttemptStarted { attempt, continues }, at, spoken);
                     if !continues {
@@ -189,6 +196,10 @@ impl Sequencer {
                 Fact::CancelRequested { call } => self.speak(OutputKind::CancelRequested { call }, at, spoken),
                 Fact::Output { attempt, span } => {
                     self.say(attempt.call, Said::Output { attempt, span }, at, spoken);
+                }
+                Fact::CallEnded { call } if self.voice(call).is_aside => {
+                    (self.voice(call).waits, self.voice(call).ended) = (false, true);
+                    self.speak(OutputKind::CallEnded { call }, at, spoken);
                 }
                 Fact::CallEnded { call } => {
                     self.voice(call).waits = false;

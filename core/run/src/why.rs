@@ -30,7 +30,10 @@ impl Run {
                 span(call.spec().deadline.since(now))
             ),
             CallState::Queued { since } => call.why_queued(*since, now, workers),
-            CallState::Running(running) => call.why_running(running, now),
+            CallState::Running(running) => {
+                let asked = self.open_questions(call.index()).next();
+                call.why_running(running, now, asked.map(|question| question.spec().id.as_str()))
+            }
             CallState::Ended(ended) => call.why_ended(ended),
         }
     }
@@ -91,13 +94,21 @@ impl Call {
         format!("has been queued in pool {pool} for {}: {waits}{before}; it expires in {by}", span(now.since(since)))
     }
 
-    fn why_running(&self, running: &Running, now: Timestamp) -> String {
+    /// `question`: the id of an open question of the call.
+    fn why_running(&self, running: &Running, now: Timestamp, question: Option<&str>) -> String {
         let number = running.attempt.number.0;
         let on = running.worker.as_ref().map_or_else(String::new, |(worker, _)| format!(" on {worker}"));
         let (since, heard) = (span(now.since(running.since)), span(now.since(running.heard_at)));
         let left = self.policy().map_or_else(String::new, |(_, policy)| {
-            let end = running.since.after(policy.attempt_timeout).min(self.spec().deadline);
-            format!(", and it has {} left", span(end.since(now)))
+            let end = running.since.after(policy.attempt_timeout).after(running.asked).min(self.spec().deadline);
+            match (question, running.asking_since) {
+                (Some(id), Some(since)) => format!(
+                    ", and it has been waiting for the client's answer to {id} for {}; without one it expires in {}",
+                    span(now.since(since)),
+                    span(self.spec().deadline.since(now))
+                ),
+                _ => format!(", and it has {} left", span(end.since(now))),
+            }
         });
         let cancelling = self.cancelling().map_or_else(String::new, |cancel| {
             let stage = match (cancel.delivered_at, cancel.acknowledged_at) {

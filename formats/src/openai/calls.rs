@@ -45,6 +45,8 @@ pub(crate) struct Call {
     pub(crate) item: Option<String>,
     /// Users see the call only when the client must act on it.
     pub(crate) hidden: bool,
+    /// A question of a running call, and no call of the model.
+    pub(crate) is_question: bool,
     pub(crate) stage: Stage,
     pub(crate) said: Said,
 }
@@ -107,8 +109,8 @@ impl Calls {
             let (id, tool) = (call.call_id.clone(), call.tool.clone());
             self.by_id.insert(id.clone(), index);
             let (stage, said) = (Stage::Accepted, Said::default());
-            let hidden = call.hidden;
-            self.all.push(Call { index, id, tool, arguments, place, item, hidden, stage, said });
+            let (hidden, is_question) = (call.hidden, !call.asked_by_call_id.is_empty());
+            self.all.push(Call { index, id, tool, arguments, place, item, hidden, is_question, stage, said });
             added.push((index, call));
         }
         added

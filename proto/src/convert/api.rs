@@ -72,7 +72,7 @@ pub fn run(run: &Run) -> v1::Run {
         create_time: run.opened_at().map(timestamp),
         deadline: Some(timestamp(run.deadline())),
         open: run.is_open(),
-        calls: run.calls().iter().map(call).collect(),
+        calls: run.calls().iter().map(|call| call_in(run, call)).collect(),
         tenant: run.tenant().map(ToString::to_string).unwrap_or_default(),
         return_direct: run.returns_direct(),
         caller: run.caller().map(ToString::to_string).unwrap_or_default(),
@@ -81,7 +81,18 @@ pub fn run(run: &Run) -> v1::Run {
     }
 }
 
-/// A call in its current state.
+/// A call of the run in its current state.
+#[must_use]
+pub fn call_in(run: &Run, call: &Call) -> v1::Call {
+    v1::Call { asked_by_call_id: asked_by(run, call.spec()), ..self::call(call) }
+}
+
+/// The id of the call that asked a question; empty for calls of the model.
+fn asked_by(run: &Run, spec: &run::CallSpec) -> String {
+    spec.asked_by.map_or_else(String::new, |by| id_of(run, by.attempt.call))
+}
+
+/// A call in its current state, without the call that asked it.
 #[must_use]
 pub fn call(call: &Call) -> v1::Call {
     let spec = call.spec();
@@ -116,6 +127,7 @@ pub fn call(call: &Call) -> v1::Call {
         r#final: spec.result_use.is_final,
         return_direct: spec.result_use.return_direct,
         hidden: spec.result_use.hidden,
+        asked_by_call_id: String::new(),
     }
 }
 
@@ -246,12 +258,12 @@ fn single_event(run: &Run, entry: &Entry, what: &OutputKind) -> Option<v1::run_e
             Wire::RunOpened(v1::RunOpened {
                 run_id: run.id().to_string(),
                 deadline: Some(timestamp(opened.deadline)),
-                calls: opened.calls.iter().map(|spec| opened_call(spec)).collect(),
+                calls: opened.calls.iter().map(|spec| opened_call(run, spec)).collect(),
             })
         }
         OutputKind::CallsAppended { first, count } => {
             let calls = run.calls().iter().skip(first.as_usize()).take(usize::from(*count));
-            Wire::CallsAppended(v1::CallsAppended { calls: calls.map(|call| opened_call(call.spec())).collect() })
+            Wire::CallsAppended(v1::CallsAppended { calls: calls.map(|call| opened_call(run, call.spec())).collect() })
         }
         OutputKind::RunClosed => Wire::RunClosed(v1::RunClosed {}),
         OutputKind::ApprovalAsked { call } => {
@@ -285,6 +297,7 @@ fn single_event(run: &Run, entry: &Entry, what: &OutputKind) -> Option<v1::run_e
                 tool: spec.tool.to_string(),
                 arguments: String::from_utf8_lossy(&spec.arguments).into_owned(),
                 deadline: Some(timestamp(spec.deadline)),
+                asked_by_call_id: asked_by(run, spec),
             })
         }
         OutputKind::AttemptStarted { attempt, continues } => {
@@ -351,12 +364,13 @@ fn single_event(run: &Run, entry: &Entry, what: &OutputKind) -> Option<v1::run_e
     })
 }
 
-fn opened_call(spec: &run::CallSpec) -> v1::OpenedCall {
+fn opened_call(run: &Run, spec: &run::CallSpec) -> v1::OpenedCall {
     v1::OpenedCall {
         call_id: spec.id.to_string(),
         tool: spec.tool.to_string(),
         waits_for_client: spec.route == Route::Client,
         awaits_approval: spec.approval.is_some(),
         hidden: spec.result_use.hidden,
+        asked_by_call_id: asked_by(run, spec),
     }
 }

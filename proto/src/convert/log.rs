@@ -7,9 +7,9 @@ use std::time::Duration;
 use bytes::Bytes;
 use prost::Message as _;
 use run::{
-    Approval, AttemptId, AttemptNumber, AttemptOutcome, CallIndex, CallSpec, Chunk, ChunkIndex, Completion,
-    Concurrency, DeadlineKind, Decider, Decision, Entry, EraseRequest, Erasure, Event, Fields, File, Nonce, PoolId,
-    ResultUse, Route, RunId, RunOpened, StopStage, Timestamp, WithoutWorker, is_late,
+    Approval, AskedBy, AttemptId, AttemptNumber, AttemptOutcome, CallError, CallIndex, CallSpec, Chunk, ChunkIndex,
+    Completion, Concurrency, Content, DeadlineKind, Decider, Decision, Entry, EraseRequest, Erasure, Event, Fields,
+    File, Nonce, PoolId, ResultUse, Route, RunId, RunOpened, StopStage, Timestamp, WithoutWorker, is_late,
 };
 
 use super::api::without_worker;
@@ -147,10 +147,7 @@ fn event_out(event: &Event, job: Option<&CallSpec>) -> Kind {
         Event::CallRedriven { into, .. } => Kind::CallRedriven(wire::CallRedriven { into_run_id: into.to_string() }),
         Event::CallDropped { .. } => Kind::CallDropped(wire::CallDropped {}),
         Event::CallDecided { decision, by, .. } => Kind::CallDecided(decided_out(decision, *by)),
-        Event::ClientAnswered { answer, .. } => Kind::ClientAnswered(match answer {
-            Ok(result) => wire::ClientAnswered { result: contents_out(result), error: None },
-            Err(error) => wire::ClientAnswered { result: Vec::new(), error: Some(error_out(error)) },
-        }),
+        Event::ClientAnswered { answer, .. } => Kind::ClientAnswered(answer_out(answer)),
         Event::AttemptStarted { worker, lease, from, .. } => Kind::AttemptStarted(wire::AttemptStarted {
             worker_id: worker.to_string(),
             lease: lease.clone(),
@@ -167,6 +164,20 @@ fn event_out(event: &Event, job: Option<&CallSpec>) -> Kind {
             Kind::Output(wire::Output { first: first.0, chunks: chunks.iter().map(chunk_out).collect() })
         }
         Event::AttemptEnded { chunks, outcome, .. } => Kind::AttemptEnded(ended_out(*chunks, outcome)),
+    }
+}
+
+pub(super) fn answer_out(answer: &Result<Vec<Content>, CallError>) -> wire::ClientAnswered {
+    match answer {
+        Ok(result) => wire::ClientAnswered { result: contents_out(result), error: None },
+        Err(error) => wire::ClientAnswered { result: Vec::new(), error: Some(error_out(error)) },
+    }
+}
+
+pub(super) fn answer_in(answered: wire::ClientAnswered) -> Result<Result<Vec<Content>, CallError>, InvalidMessage> {
+    match answered.error {
+        Some(error) => Ok(Err(error_in(error))),
+        None => contents_in(answered.result).map(Ok),
     }
 }
 
@@ -229,11 +240,7 @@ fn event_in(event: wire::Event, place: &SubjectKind, attempt: Option<wire::Attem
         (Kind::CallDropped(_), SubjectKind::Control { call }) => Event::CallDropped { call: *call },
         (Kind::CallDecided(decided), SubjectKind::Control { call }) => decided_in(*call, decided)?,
         (Kind::ClientAnswered(answered), SubjectKind::Control { call }) => {
-            let answer = match answered.error {
-                Some(error) => Err(error_in(error)),
-                None => Ok(contents_in(answered.result)?),
-            };
-            Event::ClientAnswered { call: *call, answer }
+            Event::ClientAnswered { call: *call, answer: answer_in(answered)? }
         }
         (Kind::AttemptStarted(started), SubjectKind::Output { call, pool }) => Event::AttemptStarted {
             attempt: by_attempt(call)?,
@@ -382,6 +389,7 @@ fn spec_out(spec: &CallSpec) -> wire::CallSpec {
         hidden: spec.result_use.hidden,
         context: fields_out(&spec.context),
         files: spec.files.iter().map(file_out).collect(),
+        asked_by: spec.asked_by.map(asked_by_out),
         route: Some(route),
     }
 }
@@ -415,7 +423,19 @@ fn spec_in(wire: wire::CallSpec) -> Result<CallSpec, InvalidMessage> {
         result_use: ResultUse { is_final: wire.r#final, return_direct: wire.return_direct, hidden: wire.hidden },
         context: object("context", &wire.context)?,
         files: wire.files.into_iter().map(file_in).collect::<Result<_, _>>()?,
+        asked_by: wire.asked_by.map(asked_by_in).transpose()?,
     })
+}
+
+fn asked_by_out(AskedBy { attempt, number }: AskedBy) -> wire::AskedBy {
+    let call = u32::from(attempt.call.0);
+    wire::AskedBy { call, attempt: Some(attempt_out(attempt)), number: u32::from(number) }
+}
+
+fn asked_by_in(wire: wire::AskedBy) -> Result<AskedBy, InvalidMessage> {
+    let call = super::worker::index_in(wire.call)?;
+    let attempt = attempt_in(wire.attempt.ok_or(InvalidMessage::Missing("the attempt that asks"))?, call);
+    Ok(AskedBy { attempt, number: super::worker::question_number_in(wire.number)? })
 }
 
 fn file_out(file: &File) -> wire::File {

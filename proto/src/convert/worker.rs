@@ -1,12 +1,17 @@
 //! Messages between coordinators and workers besides the log.
 
+use std::time::Duration;
+
 use bytes::Bytes;
-pub use owner::Question;
+pub use owner::{Question, Unanswered, UserAnswer, UserQuestion};
 use prost::Message as _;
-use run::{AttemptId, AttemptNumber, CallIndex, ChunkIndex, Manifest, RunId, ToolName, ToolSetId, Verdict, WorkerId};
+use run::{
+    AskedBy, AttemptId, AttemptNumber, CallIndex, ChunkIndex, Manifest, NewQuestion, RunId, ToolName, ToolSetId,
+    Verdict, WorkerId,
+};
 use sha2::{Digest as _, Sha256};
 
-use super::log::{attempt_in, attempt_out, ended_out, outcome_in};
+use super::log::{answer_in, answer_out, attempt_in, attempt_out, ended_out, outcome_in};
 use super::manifest::{InvalidManifest, Usable, manifest_out, manifest_within};
 use super::{InvalidMessage, VERSION, check_version};
 use crate::wire::v1 as wire;
@@ -103,6 +108,7 @@ pub fn encode_question(question: &Question) -> Bytes {
         sequence: question.sequence,
         attempt: question.attempt.map(attempt_out),
         executed: question.executed,
+        user_question: None,
     }
     .encode_to_vec()
     .into()
@@ -119,6 +125,108 @@ pub fn decode_question(payload: Bytes) -> Result<Question, InvalidMessage> {
     let attempt = wire.attempt.map(|attempt| attempt_in(attempt, call));
     let wire::JobQuestion { delivered, sequence, executed, .. } = wire;
     Ok(Question { run, call, delivered, sequence, attempt, executed })
+}
+
+/// Encodes a tool's question to its client.
+#[must_use]
+pub fn encode_user_question(UserQuestion { run, sequence, question }: &UserQuestion) -> Bytes {
+    let NewQuestion { asked_by: AskedBy { attempt, number }, arguments, timeout } = question;
+    let timeout_ms = timeout.map_or(0, |timeout| u64::try_from(timeout.as_millis()).unwrap_or(u64::MAX).max(1));
+    let user_question = wire::UserQuestion { number: u32::from(*number), arguments: arguments.clone(), timeout_ms };
+    wire::JobQuestion {
+        version: VERSION,
+        run_id: run.to_string(),
+        call: u32::from(attempt.call.0),
+        delivered: attempt.number.0,
+        sequence: *sequence,
+        attempt: Some(attempt_out(*attempt)),
+        user_question: Some(user_question),
+        ..wire::JobQuestion::default()
+    }
+    .encode_to_vec()
+    .into()
+}
+
+/// A worker's request to the owner of a run.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum WorkerRequest {
+    /// What to do with a job.
+    Job(Question),
+    /// A tool asks its client.
+    Ask(UserQuestion),
+}
+
+/// Decodes a worker's request.
+///
+/// # Errors
+/// The message is not one.
+pub fn decode_request(payload: Bytes) -> Result<WorkerRequest, InvalidMessage> {
+    let wire = wire::JobQuestion::decode(payload.clone())?;
+    let Some(asks) = wire.user_question else { return decode_question(payload).map(WorkerRequest::Job) };
+    check_version(wire.version)?;
+    let call = index_in(wire.call)?;
+    let attempt = attempt_in(wire.attempt.ok_or(InvalidMessage::Missing("the attempt that asks"))?, call);
+    let asked_by = AskedBy { attempt, number: question_number_in(asks.number)? };
+    let timeout = (asks.timeout_ms > 0).then(|| Duration::from_millis(asks.timeout_ms));
+    let question = NewQuestion { asked_by, arguments: asks.arguments, timeout };
+    Ok(WorkerRequest::Ask(UserQuestion { run: wire.run_id.parse()?, sequence: wire.sequence, question }))
+}
+
+/// Encodes how a question to the client stands; `None` means that the owner does not know yet.
+#[must_use]
+pub fn encode_user_answer(answer: Option<&UserAnswer>) -> Bytes {
+    use wire::user_answer::State;
+    let verdict = match answer {
+        None => wire::job_answer::Verdict::AskAgain(wire::AskAgain {}),
+        Some(answer) => {
+            let state = match answer {
+                UserAnswer::Open => State::Open(wire::QuestionOpen {}),
+                UserAnswer::Answered(answer) => State::Answered(answer_out(answer)),
+                UserAnswer::Unanswered(Unanswered::Expired) => {
+                    State::Ended(wire::QuestionEnded { expired: true, reason: String::new() })
+                }
+                UserAnswer::Unanswered(Unanswered::Cancelled { reason }) => {
+                    State::Ended(wire::QuestionEnded { expired: false, reason: reason.clone() })
+                }
+                UserAnswer::Refused(why) => State::Refused(why.clone()),
+            };
+            wire::job_answer::Verdict::UserAnswer(wire::UserAnswer { state: Some(state) })
+        }
+    };
+    wire::JobAnswer { version: VERSION, verdict: Some(verdict) }.encode_to_vec().into()
+}
+
+/// The reply to a question to the client.
+#[derive(Debug, Clone, PartialEq)]
+pub enum UserReply {
+    Known(UserAnswer),
+    /// The owner does not know yet.
+    AskAgain,
+    /// The owner is of the release before questions.
+    OwnerTooOld,
+}
+
+/// Decodes the reply to a question to the client.
+///
+/// # Errors
+/// The message is no such reply.
+pub fn decode_user_answer(payload: Bytes) -> Result<UserReply, InvalidMessage> {
+    use wire::user_answer::State;
+    let wire = wire::JobAnswer::decode(payload)?;
+    check_version(wire.version)?;
+    let answer = match wire.verdict.ok_or(InvalidMessage::Missing("the answer"))? {
+        wire::job_answer::Verdict::UserAnswer(answer) => answer,
+        wire::job_answer::Verdict::AskAgain(_) => return Ok(UserReply::AskAgain),
+        _ => return Ok(UserReply::OwnerTooOld),
+    };
+    let answer = match answer.state.ok_or(InvalidMessage::Missing("how the question stands"))? {
+        State::Open(_) => UserAnswer::Open,
+        State::Answered(answered) => UserAnswer::Answered(answer_in(answered)?),
+        State::Ended(ended) if ended.expired => UserAnswer::Unanswered(Unanswered::Expired),
+        State::Ended(ended) => UserAnswer::Unanswered(Unanswered::Cancelled { reason: ended.reason }),
+        State::Refused(why) => UserAnswer::Refused(why),
+    };
+    Ok(UserReply::Known(answer))
 }
 
 /// The owner's answer.
@@ -173,6 +281,7 @@ pub fn decode_answer(payload: Bytes, call: CallIndex) -> Result<Option<Answer>, 
         Wire::DropJob(_) => Verdict::Drop,
         Wire::LeaveJob(_) => Verdict::Leave,
         Wire::AskAgain(_) => return Ok(None),
+        Wire::UserAnswer(_) => return Err(InvalidMessage::Misplaced { event: "answer of a client" }),
     };
     Ok(Some(Answer { verdict, last_output }))
 }
@@ -250,6 +359,10 @@ impl Stop {
         let attempt = attempt_in(wire.attempt.ok_or(InvalidMessage::Missing("the attempt"))?, call);
         Ok(Self::Attempt(wire.run_id.parse()?, attempt))
     }
+}
+
+pub(super) fn question_number_in(number: u32) -> Result<u16, InvalidMessage> {
+    u16::try_from(number).map_err(|_| InvalidMessage::Missing("a question's number"))
 }
 
 pub(super) fn index_in(call: u32) -> Result<CallIndex, InvalidMessage> {

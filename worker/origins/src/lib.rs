@@ -4,3 +4,11 @@
 pub mod http;
 pub mod mcp;
 pub mod process;
+
+mod described;
+mod given;
+mod source;
+mod table;
+mod transcript;
+
+pub use source::{InvalidFile, Skipped};

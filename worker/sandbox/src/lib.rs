@@ -1,39 +1,45 @@
-//! The guard of a command: a process between the worker and a shell that `bash` starts. It is our own program, started
-//! again under another name, so it needs no tool of the machine.
+//! Starts programs for the tools and origins of a worker: [`Sandbox::start`]. Each program runs under a guard, a process
+//! between the worker and the program. It is our own program, started again under another name, so it needs no tool of
+//! the machine.
 //!
 //! What the guard gives on Linux:
-//! - *Nothing escapes.* It is the subreaper of all that the command starts. A process that leaves its group, its session
+//! - *Nothing escapes.* It is the subreaper of all that the program starts. A process that leaves its group, its session
 //!   or its parent becomes a child of the guard. While the guard has a child something lives; when it has none, nothing does.
 //! - *It ends with the worker*, whatever kills that: the guard holds a socket of the worker and kills everything when the
 //!   socket closes.
-//! - *Limits*: see `confine.rs`. The command runs without new privileges and in a Landlock domain of its own. It cannot signal,
-//!   trace or look into a process that is not its own, nor open the files that are hidden from it.
+//! - *Limits*: see `guard/confine.rs`. The program runs without new privileges and in a Landlock domain of its own. It
+//!   cannot signal, trace or look into a process that is not its own, nor open the files that are hidden from it.
 //!
-//! Other systems have no subreaper: there the guard kills the command's process group and reports that it cannot know
+//! Other systems have no subreaper: there the guard kills the program's process group and reports that it cannot know
 //! more.
 
-mod confine;
-mod descendants;
+mod groups;
+mod guard;
 mod guarded;
-mod process;
+mod level;
+mod request;
+mod sandbox;
+mod signals;
+mod user;
 
 use std::io;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::sync::OnceLock;
 
-use serde::{Deserialize, Serialize};
-
-use confine::Isolation;
-pub use confine::User;
-pub use guarded::{Guarded, Guards};
+pub use groups::{ControlGroupError, ControlGroups};
+use guard::{GROUP, Isolation, RULES};
+pub use guarded::Guarded;
+pub use level::{Level, Limits, Network, Wanted};
+pub use request::{Exit, Input, Order, Program, Report, Request, StartError};
+pub use sandbox::{Gap, Sandbox, SandboxError, Settings};
+pub use signals::{Signal, UnknownSignal};
+pub use user::User;
 
 /// The name under which our program is a guard.
 const NAME: &str = "toolyard-guard";
-/// Bytes of a request: a command of 128 KiB in which every byte is escaped, and paths.
-const REQUEST_BYTES_MAX: u64 = 1024 * 1024;
 
-/// The variables of the worker's environment that a command receives. All others may be secrets.
+/// The variables of the worker's environment that a program receives. All others may be secrets.
 const ENVIRONMENT: [&str; 8] = ["PATH", "HOME", "LANG", "LC_ALL", "TERM", "TZ", "USER", "TMPDIR"];
 
 /// The program that is started as a guard.
@@ -48,7 +54,7 @@ pub struct NoGuard;
 /// once more as the guard of each command. In a guard this function does not return.
 pub fn enter() {
     if std::env::args_os().next().is_some_and(|name| name == NAME) {
-        std::process::exit(process::run());
+        std::process::exit(guard::run());
     }
     // On Linux this is the program that runs, also when its file was replaced meanwhile.
     let program = if cfg!(target_os = "linux") { Ok("/proc/self/exe".into()) } else { std::env::current_exe() };
@@ -99,7 +105,7 @@ pub fn warn_of_gaps(hidden: &[PathBuf], user: Option<User>) {
     if !cfg!(target_os = "linux") {
         tracing::warn!("processes that leave their group outlive a call of bash here: its cancel is UNCONFIRMED");
     }
-    let Isolation { files, signals } = Isolation::probe();
+    let Isolation { files, signals, .. } = Isolation::probe();
     match user {
         // The rights of files and processes keep it from the worker's.
         Some(User { uid, gid }) => return tracing::info!(uid, gid, "commands of bash run as another user"),
@@ -120,62 +126,22 @@ pub fn warn_of_gaps(hidden: &[PathBuf], user: Option<User>) {
     }
 }
 
-/// A process that waits for its command.
-fn start(socket: std::os::unix::net::UnixStream) -> io::Result<tokio::process::Child> {
+/// A process that waits for its program.
+fn start(
+    socket: std::os::unix::net::UnixStream,
+    rules: &str,
+    group: Option<&Path>,
+) -> io::Result<tokio::process::Child> {
     let program = program().map_err(io::Error::other)?;
-    let kept = ENVIRONMENT.iter().filter_map(|name| Some((name, std::env::var_os(name)?)));
     let mut command = tokio::process::Command::new(program);
-    command.arg0(NAME).env_clear().envs(kept);
+    command.arg0(NAME).env_clear().envs(kept_environment()).env(RULES, rules);
+    if let Some(group) = group {
+        command.env(GROUP, group);
+    }
     command.stdin(std::os::fd::OwnedFd::from(socket)).stdout(Stdio::piped()).stderr(Stdio::piped());
     command.spawn()
 }
 
-/// The command of a guard. One line of JSON.
-#[derive(Debug, Serialize, Deserialize)]
-pub struct Request {
-    pub command: String,
-    /// The folder to run it in.
-    pub folder: PathBuf,
-    /// Files that the command must not open.
-    pub hidden: Vec<PathBuf>,
-    /// The user as which it runs; `None`: the worker's.
-    pub user: Option<User>,
-}
-
-/// A request of the worker to a guard that runs a command. One byte.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Order {
-    /// SIGTERM to all that live.
-    Terminate,
-    /// SIGKILL until nothing lives.
-    Kill,
-}
-
-impl Order {
-    const fn byte(self) -> u8 {
-        match self {
-            Self::Terminate => b't',
-            Self::Kill => b'k',
-        }
-    }
-}
-
-/// A report of a guard. One line of JSON.
-#[derive(Debug, Serialize, Deserialize)]
-pub enum Report {
-    /// The shell could not be started. The last report.
-    Failed(String),
-    Exited(Exit),
-    /// Nothing that the command started lives any more. The last report.
-    Gone,
-    /// All processes that the guard can observe on this system have ended. The last report.
-    PerhapsGone,
-}
-
-/// How a shell ended.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Exit {
-    ExitCode(i32),
-    Signal(i32),
+fn kept_environment() -> impl Iterator<Item = (&'static str, std::ffi::OsString)> {
+    ENVIRONMENT.into_iter().filter_map(|name| Some((name, std::env::var_os(name)?)))
 }

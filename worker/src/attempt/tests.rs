@@ -8,8 +8,11 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 
 use super::*;
-use toolyard_tool::runtime::RecordStore;
-use toolyard_tool::{About, Context, Output, Table, Tool};
+use toolyard_tool::runtime::{RecordStore, UserAnswer};
+use toolyard_tool::{About, Context, Output, Question, Table, Tool};
+
+/// How long the client takes to answer.
+const ANSWERED_AFTER_S: u64 = 500;
 
 /// Behaves as its argument says.
 struct Acts;
@@ -22,6 +25,9 @@ struct Act {
     /// Listens for the wish to stop.
     heeds: bool,
     then_waits_s: u64,
+    /// Asks its client as often before it waits.
+    #[serde(default)]
+    asks: u32,
 }
 
 impl Tool for Acts {
@@ -36,6 +42,9 @@ impl Tool for Acts {
         for piece in 0..act.says {
             tokio::time::sleep(Duration::from_secs(act.every_s)).await;
             context.text(piece.to_string()).await?;
+        }
+        for _ in 0..act.asks {
+            context.ask(Question::new("Go on?")).await?;
         }
         let rest = tokio::time::sleep(Duration::from_secs(act.then_waits_s));
         if act.heeds {
@@ -128,6 +137,12 @@ where
     let began = Instant::now();
     let other = tokio::spawn(meanwhile(signals.clone()));
     let output = OutputCount::default();
+    let asker = Asker::new(|_| {
+        Box::pin(async {
+            after(ANSWERED_AFTER_S).await;
+            Ok(UserAnswer::Answered(Ok(vec![Content::Text("yes".to_owned())])))
+        })
+    });
     let source = Source::new(|_| Box::pin(async { Err("there are none".to_owned()) }));
     let records = RecordStore::new(|_| Box::pin(async { Err("there are none".to_owned()) }));
     let objects = Objects::new(1 << 20, |_, _, _| Box::pin(std::future::pending()));
@@ -142,6 +157,7 @@ where
         tells_result: false,
         objects: &objects,
         source: &source,
+        asker,
         records: &records,
     };
     let (end, _) = run_it(attempt, prepared, append).await;
@@ -188,6 +204,33 @@ async fn silence_ends_an_attempt_and_each_word_puts_that_off() {
     assert_eq!((ended.failure(), ended.took.as_secs()), (ErrorKind::IdleTimeout, 45 + 10));
     let ended = attempt(idle, act(5, 9, true, 5), nothing).await;
     assert!(matches!(ended.outcome(), AttemptOutcome::Completed(_)));
+}
+
+fn asking(times: u32, then_waits_s: u64) -> serde_json::Value {
+    serde_json::json!({ "says": 0, "every_s": 0, "heeds": true, "then_waits_s": then_waits_s, "asks": times })
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_time_in_which_the_client_is_asked_is_none_of_the_attempts_own() {
+    let idle = Policy { idle_timeout: Some(Duration::from_secs(90)), ..policy() };
+    for policy in [policy(), idle] {
+        let ended = attempt(policy, asking(2, 80), nothing).await;
+        assert!(matches!(ended.outcome(), AttemptOutcome::Completed(_)), "{:?}", ended.outcome());
+        assert_eq!(ended.took.as_secs(), 2 * ANSWERED_AFTER_S + 80);
+    }
+    let ended = attempt(policy(), asking(1, 1000), nothing).await;
+    assert_eq!((ended.failure(), ended.took.as_secs()), (ErrorKind::AttemptTimeout, ANSWERED_AFTER_S + 100));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_tool_that_asks_its_client_stops_when_its_call_is_cancelled() {
+    let cancel = |signals: Signals| async move {
+        after(3).await;
+        signals.cancel.cancel();
+    };
+    let ended = attempt(policy(), asking(1, 0), cancel).await;
+    assert_eq!(ended.outcome(), &AttemptOutcome::Cancelled);
+    assert_eq!((ended.stages().len(), ended.took.as_secs()), (2, 3));
 }
 
 #[tokio::test(start_paused = true)]

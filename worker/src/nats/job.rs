@@ -20,7 +20,7 @@ use toolyard_tool::runtime::Prepared;
 
 use super::leases::Lease;
 use super::trace::{self, Traced};
-use super::{Core, Registered};
+use super::{Core, Registered, questions};
 use crate::attempt::{self, Attempt, End, Ending, Lingering, Signals};
 use crate::metrics;
 
@@ -306,6 +306,7 @@ async fn run(
         tells_result,
         objects: &core.objects,
         source: &core.source,
+        asker: questions::asker(core.client.clone(), job.pool.clone(), (job.run, id), delivery.sequence),
         records: &core.records,
     };
     let (end, lingering) = attempt::run(attempt, tool, &core.tools, store::appender(core, job)).await;

@@ -1,7 +1,7 @@
 //! `POST /v1/tool_calls:batch`: takes an assistant turn in the format of a model vendor, and returns the messages that
 //! answer it. The calls are executed as an ordinary run.
 
-mod heard;
+pub(in crate::api) mod heard;
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -369,9 +369,9 @@ impl Answering {
             (None, Some((_, heard))) => heard.answer(&call.id),
             (None, None) => None,
         });
-        let calls = run.iter().flat_map(|(run, heard)| run.calls().iter().map(move |call| (call, heard)));
-        let open = calls.filter(|(call, heard)| !heard.has_ended(call.spec().id.as_str())).map(|(call, _)| {
-            RawValue::from_string(proto::json::write(&api::call(call))).expect("it was written as JSON")
+        let calls = run.iter().flat_map(|(run, heard)| run.calls().iter().map(move |call| (*run, call, heard)));
+        let open = calls.filter(|(_, call, heard)| !heard.has_ended(call.spec().id.as_str())).map(|(run, call, _)| {
+            RawValue::from_string(proto::json::write(&api::call_in(run, call))).expect("it was written as JSON")
         });
         let open: Vec<_> = open.collect();
         let answered = Answered {

@@ -7,7 +7,7 @@ use http::Method as Verb;
 use proto::openapi::{Method, Schemas, message};
 use serde_json::{Map, Value, json};
 
-use super::routes::{Meaning, OPERATIONS, Operation, text_response};
+use super::routes::{DEFER, Meaning, OPERATIONS, Operation, text_response};
 use super::{objects, openai};
 
 static DOCUMENT: LazyLock<String> =
@@ -125,10 +125,15 @@ fn add_peculiarities(method: &Method, parameters: &mut Vec<Value>, described: &m
             "Takes precedence over `after_sequence`: the number \
             of the last event that the client has.",
         )),
-        "ListTools" => parameters.push(json!({
-            "name": "format", "in": "query", "description": FORMAT, "schema": { "type": "string",
-                "enum": formats::tools::Format::ALL.map(|(name, _)| name) },
-        })),
+        "ListTools" => parameters.extend([
+            json!({
+                "name": "format", "in": "query", "description": FORMAT, "schema": { "type": "string",
+                    "enum": formats::tools::Format::ALL.map(|(name, _)| name) },
+            }),
+            json!({
+                "name": DEFER, "in": "query", "description": DEFER_LOADING, "schema": { "type": "string" },
+            }),
+        ]),
         _ => {}
     }
 }
@@ -166,6 +171,9 @@ const OBJECT: &str = "The response is the object's bytes, under the object's own
 const UPLOAD: &str = "The object's bytes; `Content-Type` is its media type.";
 const FORMAT: &str = "All tools as definitions for a model, in a vendor's form: an object with `tools`, and \
     `names`, which maps changed names to the tools' own.";
+const DEFER_LOADING: &str = "With `format` openai or anthropic: names of tools, with commas between them and `*` for any \
+    characters, whose definitions have `defer_loading`. The model loads such a definition only when its vendor's tool \
+    search finds it. `search_tools` is never deferred.";
 
 fn events(method: &Method, schemas: &mut Schemas) -> Value {
     match method.name() {

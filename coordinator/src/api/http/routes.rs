@@ -3,7 +3,7 @@
 use axum::body::Body;
 use axum::response::Response;
 use axum::routing::{MethodRouter, delete, get, post};
-use formats::tools::{Format, export};
+use formats::tools::{Deferred, Format, export};
 use futures::StreamExt as _;
 use http::{HeaderValue, Method, StatusCode, header};
 use proto::{json, v1};
@@ -13,8 +13,11 @@ use super::ask::Ask;
 use super::{batch, objects, openapi, sse};
 use crate::api::needs::needs;
 use crate::api::problem::{Place, Problem};
-use crate::api::{Api, MessageStream, output};
+use crate::api::{Api, MessageStream, mcp, output};
 use crate::auth::callers::Role;
+
+/// The parameter that names the tools whose definitions a model loads only when it finds them.
+pub(super) const DEFER: &str = "defer_loading";
 
 /// An operation of the HTTP API.
 pub(crate) struct Operation {
@@ -35,6 +38,8 @@ pub(crate) enum Meaning {
 pub(crate) enum Needs {
     /// No authentication needed.
     Nothing,
+    /// A caller; its rights are checked for what the request contains.
+    Caller,
     Role(Role),
 }
 
@@ -147,6 +152,14 @@ pub(crate) const OPERATIONS: &[Operation] = &[
         meaning: Other("ReadLinkedObject", Needs::Nothing, objects::described) },
     Operation { method: Method::POST, path: "/v1/tool_calls:batch", handler: || post(batch::batch),
         meaning: Other("BatchToolCalls", Needs::Role(Role::Submit), batch::described) },
+    Operation { method: Method::POST, path: "/mcp", handler: || post(mcp::posted),
+        meaning: Other("PostMcpMessage", Needs::Caller, mcp::posted_described) },
+    Operation { method: Method::GET, path: "/mcp", handler: || get(mcp::streamed),
+        meaning: Other("StreamMcpEvents", Needs::Caller, mcp::events_described) },
+    Operation { method: Method::GET, path: "/.well-known/oauth-protected-resource", handler: || get(mcp::metadata),
+        meaning: Other("GetProtectedResource", Needs::Nothing, mcp::metadata_described) },
+    Operation { method: Method::GET, path: "/.well-known/oauth-protected-resource/mcp", handler: || get(mcp::metadata),
+        meaning: Other("GetProtectedResourceOfMcp", Needs::Nothing, mcp::metadata_of_mcp_described) },
     Operation { method: Method::GET, path: "/v1/openapi.json", handler: || get(openapi::serve),
         meaning: Other("GetDocument", Needs::Nothing, openapi::described) },
 ];
@@ -204,11 +217,16 @@ async fn list_tools(api: Api, mut ask: Ask) -> Answered {
         return Ok(answered(&api.list_tools(&ask.read()?).map_err(|error| ask.problem(error))?));
     };
     let (name, wanted) = ask.query.remove(at);
+    let deferred = ask.query.iter().position(|(name, _)| name == DEFER).map(|at| ask.query.remove(at).1);
     let Some((_, format)) = Format::ALL.into_iter().find(|(format, _)| *format == wanted) else {
         let known: Vec<&str> = Format::ALL.iter().map(|(format, _)| *format).collect();
         let detail = format!("format: unknown value {wanted:?}; known values: {}", known.join(", "));
         return Err(Problem::malformed(Place::Parameter(name), detail));
     };
+    let deferred = deferred
+        .map(|names| Deferred::new(&names, format))
+        .transpose()
+        .map_err(|error| Problem::malformed(Place::Parameter(DEFER.to_owned()), format!("{DEFER}: {error}")))?;
     let mut request: v1::ListToolsRequest = ask.read()?;
     if request.page_size != 0 || !request.page_token.is_empty() {
         let detail = "format: definitions are not paged; leave the page parameters out";
@@ -223,12 +241,13 @@ async fn list_tools(api: Api, mut ask: Ask) -> Answered {
             break;
         }
     }
-    Ok(json_response(&definitions(&tools, format)))
+    Ok(json_response(&definitions(&tools, format, deferred.as_ref())))
 }
 
 /// Tool definitions. `names` maps the tools' names in the vendor's form to their own, if they differ.
-fn definitions(tools: &[v1::Tool], format: Format) -> Value {
-    let exported = export(tools, format);
+fn definitions(tools: &[v1::Tool], format: Format, deferred: Option<&Deferred>) -> Value {
+    let mut exported = export(tools, format);
+    deferred.into_iter().for_each(|deferred| deferred.mark(&mut exported));
     let renamed = exported.iter().filter(|exported| exported.name != exported.tool);
     let names: serde_json::Map<_, _> =
         renamed.map(|exported| (exported.name.clone(), Value::from(exported.tool.as_str()))).collect();

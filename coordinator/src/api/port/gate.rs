@@ -6,7 +6,7 @@ use std::task::{Context, Poll};
 
 use axum::response::IntoResponse as _;
 use futures::future::{Either, Ready, ready};
-use http::{HeaderMap, Request, Response, header};
+use http::{HeaderMap, Request, Response, StatusCode, header};
 use tonic::Status;
 use tonic::body::Body;
 use tower::Service;
@@ -14,6 +14,7 @@ use tower::Service;
 use super::incoming::Peer;
 use crate::admission::error::RequestError;
 use crate::api::ApiError;
+use crate::api::mcp::challenge;
 use crate::api::needs::needs;
 use crate::api::problem::Problem;
 use crate::auth::audit;
@@ -29,11 +30,13 @@ const PACKAGE: &str = "/toolyard.v1.";
 pub(in crate::api) struct Gate<S> {
     inner: S,
     callers: Callers,
+    /// Whether the port has TLS.
+    is_tls: bool,
 }
 
 impl<S> Gate<S> {
-    pub(in crate::api) fn new(inner: S, callers: Callers) -> Self {
-        Self { inner, callers }
+    pub(in crate::api) fn new(inner: S, callers: Callers, is_tls: bool) -> Self {
+        Self { inner, callers, is_tls }
     }
 
     fn admit<B>(&self, request: &Request<B>) -> Result<Caller, ApiError> {
@@ -101,7 +104,14 @@ where
             Err(error) if super::is_grpc(request.headers()) => {
                 Either::Right(ready(Ok(Status::from(error).into_http())))
             }
-            Err(error) => Either::Right(ready(Ok(Problem::from(error).into_response().map(Body::new)))),
+            Err(error) => {
+                let mut response = Problem::from(error).into_response().map(Body::new);
+                let challenge = challenge(request.uri().path(), request.headers(), self.is_tls);
+                if let Some(challenge) = challenge.filter(|_| response.status() == StatusCode::UNAUTHORIZED) {
+                    response.headers_mut().insert(header::WWW_AUTHENTICATE, challenge);
+                }
+                Either::Right(ready(Ok(response)))
+            }
         }
     }
 }

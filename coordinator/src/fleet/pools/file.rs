@@ -11,6 +11,7 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use super::{PoolRule, PoolRules, PoolsError, Replacing};
+use crate::fleet::facades::{self, RawFacade};
 use crate::tasks::LOOK;
 
 /// The file as it is written.
@@ -19,6 +20,8 @@ use crate::tasks::LOOK;
 struct File {
     #[serde(default)]
     pools: BTreeMap<String, RawPool>,
+    #[serde(default)]
+    facades: BTreeMap<String, RawFacade>,
 }
 
 #[derive(Debug, Deserialize)]
@@ -96,6 +99,9 @@ fn parse(path: &Path, text: &str) -> Result<PoolRules, PoolsError> {
 impl File {
     fn check(self) -> Result<PoolRules, Vec<String>> {
         let (mut pools, mut mistakes) = (BTreeMap::new(), Vec::new());
+        let facades = facades::checked(self.facades, &mut mistakes);
+        // A file of facades alone leaves names to the pools that advertise them first.
+        let is_listed = !self.pools.is_empty() || facades.is_empty();
         let mut replacing: BTreeMap<PoolId, Replacing> = BTreeMap::new();
         for (name, raw) in self.pools {
             let place = format!("pools.{name}");
@@ -117,7 +123,10 @@ impl File {
                 mistakes.push(format!("pools.{pool}.replaces: \"{of}\": {why}: name a pool that has tools"));
             }
         }
-        if mistakes.is_empty() { Ok(PoolRules { pools: Some(pools), replacing }) } else { Err(mistakes) }
+        if !mistakes.is_empty() {
+            return Err(mistakes);
+        }
+        Ok(PoolRules { pools: is_listed.then_some(pools), replacing, facades })
     }
 }
 
@@ -199,6 +208,23 @@ mod tests {
             parse(Path::new("pools.toml"), "[pools.a]\ntools = [\"x\"]\ntenant = \"y\"").is_err(),
             "unknown fields"
         );
+    }
+
+    #[test]
+    fn a_facade_with_mistakes_is_named_with_its_places() {
+        let text = "[facades.a]\ntool = \"b c\"\n[facades.d]\ntool = \"a\"\n[facades.e]\ntool = \"x\"\n\
+                    permission = \"admin\"\ninput_schema = { type = \"array\" }\ntags = [\"\"]\n[facades.\"f g\"]\ntool = \"x\"";
+        let error = parse(Path::new("pools.toml"), text).expect_err("it has mistakes").to_string();
+        for place in ["a.tool", "d.tool: a is a facade itself", "e.permission", "e.input_schema", "e.tags", "facades: "]
+        {
+            assert!(error.contains(place), "{place} is missing in {error}");
+        }
+    }
+
+    #[test]
+    fn a_file_of_facades_alone_lists_no_pools() {
+        assert!(!rules("[facades.a]\ntool = \"x\"").is_listed());
+        assert!(rules("").is_listed());
     }
 
     #[test]

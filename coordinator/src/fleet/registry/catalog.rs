@@ -4,7 +4,7 @@
 //! and reported.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use proto::convert::manifest::Usable;
 use run::{Manifest, PoolId, ToolName, Version};
@@ -13,7 +13,9 @@ use schema::concurrency::ByInput;
 use sha2::{Digest as _, Sha256};
 
 use super::{Hosts, Sets};
+use crate::fleet::facades::Facade;
 use crate::fleet::pools::{Access, PoolRules};
+use crate::fleet::search::Search;
 
 /// Every tool by name, hosted or not, hidden or not.
 #[derive(Debug, Default)]
@@ -25,6 +27,8 @@ pub(crate) struct Catalog {
     pub(crate) differing: Vec<Differing>,
     /// Whether any tool limits its running calls.
     pub(crate) limits_running: bool,
+    /// Made by the first search.
+    search: OnceLock<Search>,
 }
 
 /// A tool that can be called under a name.
@@ -34,6 +38,8 @@ pub(crate) struct Entry {
     pub(crate) hosted: Hosted,
     /// The tool, if the name is an alias of it.
     pub(crate) alias_of: Option<ToolName>,
+    /// The facade of the tool that has this name.
+    pub(crate) facade: Option<Arc<Facade>>,
     /// The pools whose live workers host it, or last hosted it, with the same manifest: in the order of their names, at
     /// least one.
     pub(crate) pools: Vec<PoolId>,
@@ -269,12 +275,13 @@ impl<'a> Candidates<'a> {
         let mut entries: Vec<Entry> = by_name
             .filter_map(|(name, candidates)| entry(name, candidates, (&access, self.rules), &mut told))
             .collect();
+        through_facades(&mut entries, self.rules, &mut told);
         let Told { mut refused, differing } = told;
         entries.sort_by(|one, other| one.name.cmp(&other.name));
         refused.sort_by(|one, other| (&one.tool, &one.hosts).cmp(&(&other.tool, &other.hosts)));
         let places = entries.iter().enumerate().map(|(place, entry)| (entry.name.clone(), place)).collect();
         let limits_running = entries.iter().any(|entry| entry.hosted.manifest.running_max.is_some());
-        Catalog { entries, places, refused, differing, limits_running }
+        Catalog { entries, places, refused, differing, limits_running, search: OnceLock::new() }
     }
 }
 
@@ -319,6 +326,13 @@ pub(crate) fn proves_a_claim(sets: &Sets, hosts: &Hosts) -> bool {
 impl Catalog {
     pub(crate) fn find(&self, name: &ToolName) -> Option<&Entry> {
         self.entries.get(*self.places.get(name)?)
+    }
+
+    /// Tools that have a word of the query, the best first.
+    pub(crate) fn search(&self, query: &str) -> impl Iterator<Item = &Entry> {
+        let manifests = || self.entries.iter().map(|entry| entry.hosted.manifest.as_ref());
+        let search = self.search.get_or_init(|| Search::new(manifests()));
+        search.find(query).into_iter().filter_map(|place| self.entries.get(place))
     }
 
     /// Whether calls of a name may go to a pool.
@@ -433,7 +447,47 @@ fn agreed(name: &ToolName, hosting: &[Hosting<'_>], told: &mut Told) -> Option<E
         hosted.manifest = Arc::new(under_alias(&hosted.manifest, name));
     }
     let alias_of = best.alias_of.cloned();
-    Some(Entry { name: name.clone(), hosted, alias_of, pools, sets, is_hosted: best.is_alive, beside: None })
+    let name = name.clone();
+    Some(Entry { name, hosted, alias_of, facade: None, pools, sets, is_hosted: best.is_alive, beside: None })
+}
+
+/// Adds the facades of the tools that are here. A facade has precedence over a tool of its name, because the operator
+/// wrote it.
+fn through_facades(entries: &mut Vec<Entry>, rules: &PoolRules, told: &mut Told) {
+    let found = |(name, facade): (&ToolName, &Arc<Facade>)| {
+        let tool = entries.iter().find(|entry| entry.name == facade.tool)?;
+        Some(through(name, facade, tool))
+    };
+    let facades: Vec<Entry> = rules.facades().iter().filter_map(found).collect();
+    entries.retain(|entry| {
+        let is_taken = rules.facades().contains_key(&entry.name);
+        if let Some((hosts, _)) = entry.sets.first().filter(|_| is_taken && entry.is_hosted) {
+            let reason = format!("the coordinators' pools file gives the name to facades.{}", entry.name);
+            let (tool, hosts) = (entry.name.to_string(), hosts.clone());
+            told.refused.push(Refused { tool, hosts, holder: None, reason, gives_way: false });
+        }
+        !is_taken
+    });
+    entries.extend(facades);
+}
+
+/// A tool under the name and the manifest of a facade.
+fn through(name: &ToolName, facade: &Arc<Facade>, tool: &Entry) -> Entry {
+    let manifest = Arc::new(facade.manifest(name, &tool.hosted.manifest));
+    let beside = tool
+        .beside
+        .as_ref()
+        .map(|beside| Box::new(Beside { share: beside.share, entry: through(name, facade, &beside.entry) }));
+    Entry {
+        name: name.clone(),
+        hosted: Hosted { manifest, ..tool.hosted.clone() },
+        alias_of: Some(facade.tool.clone()),
+        facade: Some(Arc::clone(facade)),
+        pools: tool.pools.clone(),
+        sets: tool.sets.clone(),
+        is_hosted: tool.is_hosted,
+        beside,
+    }
 }
 
 /// Reports workers of one pool that advertise different tools under one name.

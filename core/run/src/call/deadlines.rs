@@ -16,11 +16,15 @@ impl Call {
         queue.map_or(self.spec.deadline, |queue| queue.min(self.spec.deadline))
     }
 
-    /// When the owner ends a running attempt whose worker sends nothing, and with which outcome.
+    /// When the owner ends a running attempt whose worker sends nothing, and with which outcome. `None` while it waits
+    /// for the client's answer to a question: then only the call's deadline counts.
     pub(crate) fn overrun(&self) -> Option<(Timestamp, DeadlineKind)> {
         let (CallState::Running(running), Some((_, policy))) = (&self.state, self.policy()) else { return None };
+        if running.asking_since.is_some() {
+            return None;
+        }
         let number = running.attempt.number;
-        let whole = (running.since.after(policy.attempt_timeout), DeadlineKind::Attempt(number));
+        let whole = (running.since.after(policy.attempt_timeout).after(running.asked), DeadlineKind::Attempt(number));
         let idle = self.idle_until().map(|until| (until, DeadlineKind::Idle(number)));
         let (at, kind) = idle.filter(|idle| idle.0 < whole.0).unwrap_or(whole);
         Some((at.after(OVERRUN_GRACE), kind))
@@ -29,7 +33,7 @@ impl Call {
     /// When the running attempt exceeds its idle timeout.
     pub(super) fn idle_until(&self) -> Option<Timestamp> {
         let (CallState::Running(running), Some((_, policy))) = (&self.state, self.policy()) else { return None };
-        policy.idle_timeout.map(|idle| running.heard_at.after(idle))
+        policy.idle_timeout.filter(|_| running.asking_since.is_none()).map(|idle| running.heard_at.after(idle))
     }
 
     /// When the owner stops waiting for a report of a cancelled attempt.

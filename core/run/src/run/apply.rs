@@ -22,6 +22,7 @@ impl Run {
                 event => self.apply_event(event, (position, entry.at), &turns, heard),
             }
             self.fail_if_asked_to(entry.at, &turns, heard);
+            self.settle_questions(entry.at, heard);
         }
         let status = self.derive_status();
         if self.opened_at.is_some() && status != self.status {
@@ -41,8 +42,9 @@ impl Run {
         if !may_fail || self.cancel_requested || self.expired || self.status.is_final() {
             return;
         }
-        let failed =
-            self.calls.iter().find(|call| matches!(call.outcome(), Some(Outcome::Failed(_) | Outcome::Expired(_))));
+        let failed = self
+            .requested_calls()
+            .find(|call| matches!(call.outcome(), Some(Outcome::Failed(_) | Outcome::Expired(_))));
         let Some(reason) = failed.map(|call| format!("call {} failed, and the run fails with it", call.spec.id)) else {
             return;
         };
@@ -90,7 +92,8 @@ impl Run {
         }
         for spec in calls {
             let Ok(index) = u16::try_from(self.calls.len()) else { return };
-            let call = Call::accept(CallIndex(index), Arc::clone(spec), at, heard);
+            let spec = self.heard_spec(spec);
+            let call = Call::accept(CallIndex(index), spec, at, heard);
             self.calls.push(call);
             self.join_turns(CallIndex(index));
         }
@@ -102,7 +105,9 @@ impl Run {
             Event::RunOpened(_) => {}
             Event::CallsAppended { calls } => {
                 self.revision = sequence;
-                if self.open {
+                // A closed run takes questions of its calls, until it has ended.
+                let takes = self.open || !self.status.is_final() && calls.iter().all(|call| call.asked_by.is_some());
+                if takes {
                     let (first, count) = (self.calls.len(), calls.len());
                     if let (Ok(first), Ok(count)) = (u16::try_from(first), u16::try_from(count)) {
                         heard.push(Fact::CallsAppended { first: CallIndex(first), count });
@@ -235,6 +240,8 @@ impl Run {
         for call in &self.calls {
             match call.state {
                 CallState::AwaitingApproval | CallState::WaitingForClient => waiting = true,
+                // It waits for the answer to a question, which is a call of its own.
+                CallState::Running(_) if call.is_asking() => waiting = true,
                 CallState::Accepted | CallState::Queued { .. } | CallState::Running(_) => busy = true,
                 CallState::Ended(_) => {}
             }

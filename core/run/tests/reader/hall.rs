@@ -15,6 +15,8 @@ pub(crate) struct Hall {
     done: BTreeSet<CallIndex>,
     /// Those that await approval: nobody waits for them to speak.
     undecided: BTreeSet<CallIndex>,
+    /// Questions of running calls, which never have it.
+    questions: BTreeSet<CallIndex>,
 }
 
 #[derive(PartialEq, Clone, Copy)]
@@ -32,6 +34,8 @@ impl Hall {
             Fact::Output { attempt, .. } => self.waiting.push((attempt.call, Waiting::Output)),
             Fact::ApprovalAsked { call } => drop(self.undecided.insert(call)),
             Fact::Decided { call } => drop(self.undecided.remove(&call)),
+            Fact::QuestionAsked { call } => drop(self.questions.insert(call)),
+            Fact::CallEnded { call } if self.questions.contains(&call) => {}
             Fact::CallEnded { call } => self.waiting.push((call, Waiting::End)),
             _ => {}
         }
@@ -52,6 +56,7 @@ impl Hall {
                 }
             }
             OutputKind::Output { attempt, .. } => self.said(attempt.call, Waiting::Output),
+            OutputKind::CallEnded { call } if self.questions.contains(&call) => {}
             OutputKind::CallEnded { call } => {
                 self.said(call, Waiting::End);
                 self.done.insert(call);

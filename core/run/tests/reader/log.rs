@@ -26,6 +26,13 @@ pub(crate) fn for_any_entry(log: &[Entry], holds: impl Fn(&Run) -> bool) -> bool
     any
 }
 
+/// The questions of running calls.
+pub(crate) fn questions(log: &[Entry]) -> BTreeSet<CallIndex> {
+    let mut run = Run::new(run_id());
+    log.iter().for_each(|entry| run.apply(entry, &mut Vec::new()));
+    run.calls().iter().filter(|call| call.is_question()).map(Call::index).collect()
+}
+
 pub(crate) fn fails_fast(log: &[Entry]) -> bool {
     let mut events = log.iter().flat_map(|entry| &entry.events);
     events.any(|event| matches!(event, Event::RunOpened(opened) if opened.fail_fast))

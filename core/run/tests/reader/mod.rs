@@ -9,7 +9,7 @@ use toolyard_run::{
     AttemptId, AttemptNumber, CallIndex, Chunk, Content, Entry, Event, FloorPolicy, OutputEvent, OutputKind, Span,
 };
 
-use self::log::continuing;
+use self::log::{continuing, questions};
 use crate::story::{needs_floor, speak};
 
 /// One numbered item of the output.
@@ -69,6 +69,8 @@ pub(crate) struct Transcript {
     pub(crate) calls: BTreeMap<CallIndex, Voice>,
     pub(crate) run_ended: bool,
     continuing: BTreeSet<(CallIndex, AttemptNumber)>,
+    /// Questions of running calls, which need no floor.
+    questions: BTreeSet<CallIndex>,
 }
 
 /// The valid output of a call.
@@ -86,12 +88,14 @@ pub(crate) struct Voice {
 /// Reads the output of a log to its end. Panics where it breaks a promise.
 pub(crate) fn listen(log: &[Entry], policy: FloorPolicy) -> Transcript {
     let pieces = pieces(log, policy);
-    let mut transcript = Transcript { continuing: continuing(log), ..Transcript::default() };
+    let questions = questions(log);
+    let mut transcript = Transcript { continuing: continuing(log), questions, ..Transcript::default() };
     let mut floor = None;
     for (number, piece) in pieces.iter().enumerate() {
         assert!(!transcript.run_ended, "{piece:?} after the end");
         assert_eq!(number == 0, *piece == Piece::Fact(OutputKind::RunOpened), "the run is opened first, and once");
-        if let Some(call) = on_the_floor(piece)
+        let is_question = |call: &CallIndex| transcript.questions.contains(call);
+        if let Some(call) = on_the_floor(piece).filter(|call| !is_question(call))
             && policy != FloorPolicy::Interleaved
         {
             assert_eq!(*floor.get_or_insert(call), call, "{piece:?} while another has the floor");
@@ -100,7 +104,9 @@ pub(crate) fn listen(log: &[Entry], policy: FloorPolicy) -> Transcript {
             Piece::Chunk { attempt, index, body } => transcript.chunk(*attempt, *index, body),
             Piece::Fact(fact) => transcript.fact(*fact),
         }
-        if let Piece::Fact(OutputKind::CallEnded { .. }) = piece {
+        if let Piece::Fact(OutputKind::CallEnded { call }) = piece
+            && !transcript.questions.contains(call)
+        {
             floor = None;
         }
     }
@@ -163,8 +169,9 @@ impl Transcript {
                 voice.withdrawals += 1;
             }
             OutputKind::CallEnded { call } => {
+                let is_question = self.questions.contains(&call);
                 let voice = self.voice(call);
-                assert!(voice.spoke, "{call} was not announced");
+                assert!(voice.spoke != is_question, "{call} was not announced");
                 assert!(!std::mem::replace(&mut voice.ended, true), "{call} ends once");
             }
             OutputKind::RunEnded(status) => {

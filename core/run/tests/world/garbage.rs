@@ -71,10 +71,13 @@ fn call() -> impl Strategy<Value = Arc<CallSpec>> {
         prop_oneof![5 => pooled, 2 => Just(Route::Client), 1 => Just(Route::Refused(error(ErrorKind::UnknownTool)))];
     let concurrency = prop_oneof![Just(Concurrency::Parallel), Just(Concurrency::Exclusive)];
     let approval = prop::option::weighted(0.2, approval());
-    (0..4u8, route, time(), prop::option::of(time()), concurrency, approval).prop_map(
-        |(name, route, deadline, queue_deadline, concurrency, approval)| {
+    let asked_by = prop::option::weighted(0.2, (attempt(), 0..3u16));
+    (0..4u8, route, time(), prop::option::of(time()), concurrency, (approval, asked_by)).prop_map(
+        |(name, route, deadline, queue_deadline, concurrency, (approval, asked_by))| {
+            let asked_by = asked_by.filter(|_| route == Route::Client);
+            let asked_by = asked_by.map(|(attempt, number)| AskedBy { attempt, number });
             let spec = crate::story::spec(&name.to_string(), route);
-            Arc::new(CallSpec { deadline, queue_deadline, concurrency, approval, ..spec })
+            Arc::new(CallSpec { deadline, queue_deadline, concurrency, approval, asked_by, ..spec })
         },
     )
 }

@@ -16,9 +16,9 @@ use std::time::Duration;
 use bytes::Bytes;
 use proptest::prelude::*;
 use toolyard_run::{
-    Answer, AttemptId, AttemptNumber, AttemptOutcome, Call, CallError, CallIndex, CallSpec, CallState, ChunkIndex,
-    Command, Content, Effect, Entry, ErrorKind, Event, Nonce, Opening, PoolId, Route, Run, StopStage, Timestamp,
-    Verdict, WorkerId, limit, no_worker,
+    Answer, AskedBy, AttemptId, AttemptNumber, AttemptOutcome, Call, CallError, CallIndex, CallSpec, CallState,
+    ChunkIndex, Command, Content, Effect, Entry, ErrorKind, Event, NewQuestion, Nonce, Opening, PoolId, Route, Run,
+    StopStage, Timestamp, Verdict, WorkerId, limit, no_worker,
 };
 
 pub(crate) use garbage::garbage;
@@ -233,6 +233,7 @@ impl World {
                 let event = Event::CallFailed { call: call.index(), error: no_worker(&call.spec().tool, pool) };
                 self.store(vec![event]);
             }
+            Step::Question { by, number, lag, answered } => self.question((*by, *number), *lag, *answered),
             Step::Ask(ask, times) => self.ask(ask, *times),
             Step::Forge(forgery) => self.forge(forgery),
         }
@@ -343,6 +344,25 @@ impl World {
             self.store(vec![cancel_requested(attempt.call.0)]);
         }
         self.store(vec![Event::AttemptStopping { attempt, pool, stage }]);
+    }
+
+    fn question(&mut self, (by, number): (Pick, u16), lag: usize, answered: bool) {
+        let Some(Execution { attempt, pool, .. }) = by.of_mut(recent(&mut self.executions)) else { return };
+        let asked_by = AskedBy { attempt: *attempt, number };
+        let question = NewQuestion { asked_by, arguments: Bytes::from_static(b"{}"), timeout: None };
+        let (pool, now) = (pool.clone(), self.history.now);
+        let seen = &self.history.log[..self.history.log.len().saturating_sub(lag)];
+        let owner = fold(seen);
+        // A question that another one on the run's subject overtook is not stored.
+        if owner.revision() == self.run.revision()
+            && let Ok(Some(event)) = owner.ask(&pool, &question, now)
+        {
+            self.store(vec![event]);
+            let question = self.run.calls().last().map_or(CallIndex(0), Call::index);
+            if answered {
+                self.store(vec![Event::ClientAnswered { call: question, answer: Ok(text("yes")) }]);
+            }
+        }
     }
 
     /// Asks something of the run. What follows is stored at once, and perhaps again later: somebody asked the same.

@@ -82,6 +82,14 @@ pub(super) enum Step {
     NobodyLives {
         call: Pick,
     },
+    /// A worker asks the client a question, of an owner who may lag behind the log.
+    Question {
+        by: Pick,
+        number: u16,
+        lag: usize,
+        /// The client answers at once.
+        answered: bool,
+    },
     Ask(Ask, usize),
     Forge(Forgery),
 }
@@ -275,8 +283,12 @@ fn step() -> impl Strategy<Value = Step> {
     let again = again.prop_map(|(by, first, count)| Step::PublishAgain { by, chunks: first..first + count });
     let act = (pick(), 0..3usize, prop::bool::weighted(0.2));
     let act = act.prop_map(|(effect, times, late)| Step::Act { effect, times, late });
+    let lag = prop_oneof![4 => Just(0usize), 1 => 1..4usize];
+    let question = (pick(), 1..4u16, lag, prop::bool::weighted(0.3));
+    let question = question.prop_map(|(by, number, lag, answered)| Step::Question { by, number, lag, answered });
     prop_oneof![
         4 => wait.prop_map(Step::Wait),
+        4 => question,
         7 => deliver,
         20 => publish,
         4 => again,

@@ -276,6 +276,7 @@ impl Stream {
         self.tell_step(index);
         let Some(call) = self.calls.all.get_mut(index) else { return };
         call.stage = Stage::Ended;
+        let is_question = call.is_question;
         let failure = Failure::of(outcome);
         let held = if call.said.is_told { String::new() } else { call.said.stdout.clone() };
         let is_first = held.is_empty() && !call.said.is_told;
@@ -293,7 +294,7 @@ impl Stream {
             Some("EXPIRED") => ("expired", "thread.run.step.expired"),
             Some(_) => ("failed", "thread.run.step.failed"),
         };
-        if let (Some(failure), Value::Null) = (&failure, &self.last_error) {
+        if let (Some(failure), Value::Null, false) = (&failure, &self.last_error, is_question) {
             self.last_error = json!({ "code": "server_error", "message": failure.message });
         }
         if let Some(step) = self.steps.get_mut(index) {

@@ -245,12 +245,13 @@ pub(super) fn answer_item(item: &Value, outcome: &v1::CallOutcome) -> Option<Val
 #[must_use]
 pub fn input_items(run: &Run, previous: Option<&Value>) -> Vec<Value> {
     let Some(previous) = previous else {
-        let opened = run.calls().iter().map(|call| v1::OpenedCall {
+        let opened = run.requested_calls().map(|call| v1::OpenedCall {
             call_id: call.spec().id.to_string(),
             tool: call.spec().tool.to_string(),
             waits_for_client: false,
             awaits_approval: false,
             hidden: false,
+            asked_by_call_id: String::new(),
         });
         let mut calls = Calls::default();
         calls.accept(&opened.collect::<Vec<_>>(), run);

@@ -347,9 +347,10 @@ impl Stream {
     }
 
     fn ends(&mut self, index: usize, outcome: &v1::CallOutcome, part: &mut Part) {
-        if let (Some(failure), "") = (Failure::of(outcome), self.failure.as_str()) {
-            let call = self.calls.all.get(index).map_or("", |call| call.id.as_str());
-            self.failure = format!("call {call}: {}", failure.message);
+        if let (Some(failure), "") = (Failure::of(outcome), self.failure.as_str())
+            && let Some(call) = self.calls.all.get(index).filter(|call| !call.is_question)
+        {
+            self.failure = format!("call {}: {}", call.id, failure.message);
         }
         let Some(call) = self.calls.all.get_mut(index) else { return };
         call.stage = Stage::Ended;

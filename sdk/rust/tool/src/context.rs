@@ -16,6 +16,7 @@ use tokio_util::task::TaskTracker;
 use crate::error::ToolError;
 use crate::files::Source;
 use crate::limits::label_size;
+use crate::question::Asker;
 use crate::records::RecordStore;
 
 /// What a call knows of itself, and how it speaks.
@@ -35,12 +36,17 @@ pub struct Execution {
     pub attempt: AttemptNumber,
     /// The chunk to go on with.
     pub from: ChunkIndex,
+    /// When the attempt must have ended, beside the time in which it waits for answers.
     pub deadline: Instant,
+    /// When the call must have ended.
+    pub call_deadline: Instant,
     pub stop: Stop,
     /// Receives the tool's output, one chunk after another.
     pub output: mpsc::Sender<Chunk>,
     /// The source of its files.
     pub source: Source,
+    /// Its way to ask its client.
+    pub asker: Asker,
     /// The records of its pool and its tenant.
     pub records: RecordStore,
 }
@@ -131,10 +137,11 @@ impl Context {
         self.execution.from.0
     }
 
-    /// When the attempt must have ended.
+    /// When the attempt must have ended. It moves while the tool waits for an answer to [`Self::ask`].
     #[must_use]
     pub fn deadline(&self) -> Instant {
-        self.execution.deadline
+        let waited = self.execution.asker.waits().now().total();
+        (self.execution.deadline + waited).min(self.execution.call_deadline)
     }
 
     /// Resolves when the call should stop: it was cancelled, is overdue, or its worker lost its lease.

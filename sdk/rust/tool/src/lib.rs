@@ -16,6 +16,7 @@ mod given;
 mod limits;
 mod output;
 mod preview;
+mod question;
 mod records;
 mod table;
 mod tool;
@@ -25,7 +26,9 @@ pub use context::{Context, Left};
 pub use error::ToolError;
 pub use output::Output;
 pub use proto::convert::manifest::{InvalidManifest, ManifestError};
+pub use proto::elicitation::{Asks, Elicitation, Reply};
 pub use proto::history::{PastCall, PastContent, PastOutcome, TOOL_CALL_HISTORY};
+pub use question::{Answer, Question};
 pub use records::{Record, RecordError, RecordPage, Records};
 pub use run::{
     AfterPartialOutput, Alias, Backoff, CallError, CallId, Chunk, Concurrency, Content, Effects, ErrorKind, File,

@@ -24,6 +24,8 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use proto::convert::fields::fields_in;
+use proto::convert::worker::UserAnswer;
+use proto::elicitation::{Elicitation, Reply};
 use proto::object::CHUNK_BYTES;
 use ring::digest::{SHA256, digest};
 use run::{
@@ -42,6 +44,7 @@ use crate::error::ToolError;
 use crate::files::Source;
 use crate::limits::{self, Said};
 use crate::output::Output;
+use crate::question::Asker;
 use crate::table::Table;
 use crate::tool::Tool;
 
@@ -80,7 +83,7 @@ pub async fn call_in(table: &Table, tool: &str, arguments: Value) -> Called {
 /// # Panics
 /// When the name is malformed.
 pub fn start_in(table: &Table, tool: &str, arguments: Value) -> Call {
-    start_with(table, tool, arguments, Fields::default(), Vec::new())
+    start_with(table, tool, arguments, Beside::default())
 }
 
 /// Calls a tool of a table that is given a context, and waits for its end. It sees the keys that it declares.
@@ -90,13 +93,48 @@ pub fn start_in(table: &Table, tool: &str, arguments: Value) -> Call {
 pub async fn call_given(table: &Table, tool: &str, arguments: Value, context: Value) -> Called {
     let mut given = fields_in(&context.to_string()).expect("a context is an object");
     given.keep(manifest(table, tool).map_or(&[], |manifest| &manifest.context_keys));
-    start_with(table, tool, arguments, given, Vec::new()).end().await
+    start_with(table, tool, arguments, Beside { context: given, ..Beside::default() }).end().await
 }
 
-fn start_with(table: &Table, tool: &str, arguments: Value, given: Fields, files: Vec<(String, Bytes)>) -> Call {
+/// Calls a tool of a table that asks its client, and waits for its end. `answer` is what the client answers to each
+/// question.
+///
+/// # Panics
+/// As [`call_in`]. An answer that does not fit its question fails the question.
+pub async fn call_answered(
+    table: &Table,
+    tool: &str,
+    arguments: Value,
+    answer: impl Fn(&Elicitation) -> Reply + Send + Sync + 'static,
+) -> Called {
+    let asker = Asker::new(move |asked| {
+        let question = Elicitation::of_arguments(&asked.arguments).expect("the test kit passes questions on unchanged");
+        let reply = answer(&question).to_content();
+        let answered = match question.read(std::slice::from_ref(&reply)) {
+            Ok(_) => Ok(UserAnswer::Answered(Ok(vec![reply]))),
+            Err(violations) => Err(format!("the answer of the test does not fit: {violations:?}")),
+        };
+        Box::pin(async { answered })
+    });
+    start_with(table, tool, arguments, Beside { asker: Some(asker), ..Beside::default() }).end().await
+}
+
+/// What a call has beside its arguments.
+#[derive(Default)]
+struct Beside {
+    context: Fields,
+    files: Vec<(String, Bytes)>,
+    asker: Option<Asker>,
+}
+
+fn start_with(table: &Table, tool: &str, arguments: Value, beside: Beside) -> Call {
+    let Beside { context: given, files, asker } = beside;
     launch(table, (tool, arguments), given, |context| {
         if !files.is_empty() {
             give(context, files);
+        }
+        if let Some(asker) = asker {
+            context.execution.asker = asker;
         }
     })
 }
@@ -147,7 +185,7 @@ fn give(context: &mut Context, files: Vec<(String, Bytes)>) {
 /// As [`call_in`].
 pub async fn call_with(table: &Table, tool: &str, arguments: Value, files: &[(&str, &[u8])]) -> Called {
     let files = files.iter().map(|(name, bytes)| ((*name).to_owned(), Bytes::copy_from_slice(bytes))).collect();
-    start_with(table, tool, arguments, Fields::default(), files).end().await
+    start_with(table, tool, arguments, Beside { files, ..Beside::default() }).end().await
 }
 
 /// The context of a call, and its output.
@@ -166,10 +204,12 @@ pub(crate) fn context(
         call: Arc::new(call),
         attempt: AttemptNumber(1),
         deadline: Instant::now() + timeout,
+        call_deadline: Instant::now() + Policy::ATTEMPT_TIMEOUT.max(timeout),
         from: ChunkIndex(0),
         stop: Stop::default(),
         output,
         source: Source::new(|_| Box::pin(async { Err("the test kit was given none".to_owned()) })),
+        asker: Asker::new(|_| Box::pin(async { Err("the test kit was given no answers".to_owned()) })),
         records: Records::default().store(),
     };
     (execution.into(), chunks)

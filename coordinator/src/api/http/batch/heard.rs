@@ -12,7 +12,7 @@ const SAID_BYTES_MAX: usize = 256 * 1024;
 
 /// The calls of a run by their ids.
 #[derive(Debug, Default)]
-pub(super) struct Heard(HashMap<String, Call>);
+pub(in crate::api) struct Heard(HashMap<String, Call>);
 
 #[derive(Debug, Default)]
 struct Call {
@@ -24,13 +24,13 @@ struct Call {
 
 #[derive(Debug)]
 struct End {
-    result: Vec<v1::Content>,
     /// The error text for the model of a call without a result.
     fault: Option<String>,
+    outcome: v1::CallOutcome,
 }
 
 impl Heard {
-    pub(super) fn take(&mut self, event: &v1::RunEvent) {
+    pub(in crate::api) fn take(&mut self, event: &v1::RunEvent) {
         match &event.event {
             Some(Event::CallOutput(output)) => {
                 if let Some(v1::call_output::Piece::Content(content)) = &output.piece {
@@ -48,15 +48,21 @@ impl Heard {
         }
     }
 
-    pub(super) fn has_ended(&self, call: &str) -> bool {
+    pub(in crate::api) fn has_ended(&self, call: &str) -> bool {
         self.0.get(call).is_some_and(|call| call.end.is_some())
+    }
+
+    /// The call's output, and its outcome; `None` before its end.
+    pub(in crate::api) fn contents(&self, call: &str) -> Option<(Vec<&v1::Content>, &v1::CallOutcome)> {
+        let call = self.0.get(call)?;
+        Some((call.said.iter().collect(), &call.end.as_ref()?.outcome))
     }
 
     /// The call's output, followed by its result or error; `None` before its end.
     pub(super) fn answer(&self, call: &str) -> Option<Answer<'_>> {
         let call = self.0.get(call)?;
         let end = call.end.as_ref()?;
-        let parts = call.said.iter().chain(&end.result).filter_map(part);
+        let parts = call.said.iter().chain(&end.outcome.result).filter_map(part);
         let fault = end.fault.iter().map(|fault| Part::Text(fault));
         Some(Answer { parts: parts.chain(fault).collect(), is_error: end.fault.is_some() })
     }
@@ -102,7 +108,7 @@ impl Call {
                 Some(message.unwrap_or_else(|| why("the call failed")))
             }
         };
-        End { result: outcome.result.clone(), fault }
+        End { fault, outcome: outcome.clone() }
     }
 }
 

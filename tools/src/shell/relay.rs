@@ -29,12 +29,13 @@ pub(super) struct Relay<'a> {
     context: &'a Context,
     /// Bytes of output, on both channels.
     said: AtomicUsize,
-    let_go: CancellationToken,
+    let_go: &'a CancellationToken,
 }
 
 impl<'a> Relay<'a> {
-    pub(super) fn new(context: &'a Context) -> Self {
-        Self { context, said: AtomicUsize::new(0), let_go: CancellationToken::new() }
+    /// Lets go of its pipes when the token is cancelled: from then on nothing new is waited for.
+    pub(super) fn new(context: &'a Context, let_go: &'a CancellationToken) -> Self {
+        Self { context, said: AtomicUsize::new(0), let_go }
     }
 
     /// Ends with the pipes, or when they are empty after the call let go of them.
@@ -45,11 +46,6 @@ impl<'a> Relay<'a> {
     ) -> Result<(), ToolError> {
         tokio::try_join!(self.pump_one("stdout", stdout), self.pump_one("stderr", stderr))?;
         Ok(())
-    }
-
-    /// From now on nothing new is waited for.
-    pub(super) fn let_go(&self) {
-        self.let_go.cancel();
     }
 
     async fn pump_one(&self, channel: &str, pipe: Option<impl AsyncRead + Unpin>) -> Result<(), ToolError> {
@@ -168,8 +164,9 @@ mod tests {
             let held = vec![b'x'; 20 * READ_BYTES];
             let (_open, silent) = tokio::io::duplex(1);
             let (_open_too, quiet) = tokio::io::duplex(1);
-            let relay = Relay::new(context);
-            relay.let_go();
+            let let_go = CancellationToken::new();
+            let relay = Relay::new(context, &let_go);
+            let_go.cancel();
             relay.pump(Some(held.as_slice().chain(silent)), Some(quiet)).await?;
             Ok(().into())
         }

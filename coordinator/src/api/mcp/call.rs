@@ -1,0 +1,225 @@
+//! `tools/call`: opens a run with one call and follows it.
+
+use std::time::Duration;
+
+use axum::response::Response;
+use formats::mcp::tools::{NEEDS, TASK, TASK_REQUIRED, headers};
+use proto::v1;
+use run::{RunId, ToolName};
+use serde::Deserialize;
+use serde_json::value::RawValue;
+use serde_json::{Map, Value};
+use sha2::{Digest as _, Sha256};
+use tokio::time::Instant;
+
+use super::abandoned::Abandoned;
+use super::client::{self, Client, decoded};
+use super::follow::{Following, Step};
+use super::message::{HEADER_MISMATCH, INVALID_PARAMS, Request, RpcError, json_response};
+use super::progress::Progress;
+use super::resume::Place;
+use super::seal::State;
+use super::traced::Traced;
+use super::{MAIN, questions, stream};
+use crate::api::Api;
+use crate::api::http::ask::Ask;
+use crate::fleet::registry::Entry;
+
+/// A call that ends within this time is answered without a stream.
+const QUICK: Duration = Duration::from_secs(1);
+/// A call that lasts longer becomes a task, if its client can follow one.
+const SYNC_WINDOW: Duration = Duration::from_secs(5);
+/// The metadata that links the spans of a call to its request.
+const TRACEPARENT: &str = "traceparent";
+
+#[derive(Deserialize)]
+struct Params<'a> {
+    name: String,
+    #[serde(borrow)]
+    arguments: Option<&'a RawValue>,
+    #[serde(rename = "inputResponses")]
+    input_responses: Option<Value>,
+    #[serde(rename = "requestState")]
+    request_state: Option<String>,
+}
+
+/// A request that is repeated with input.
+struct Again<'a> {
+    state: &'a str,
+    digest: &'a str,
+    replies: Map<String, Value>,
+}
+
+/// What the tags of a tool demand.
+struct Terms {
+    tool: ToolName,
+    is_task: bool,
+}
+
+pub(super) async fn called(api: Api, client: Client, request: Request, ask: &Ask) -> Result<Response, RpcError> {
+    let params: Params<'_> = request.read()?;
+    let terms = terms(&api, &client, &params, ask)?;
+    let replies = match &params.input_responses {
+        None | Some(Value::Null) => Map::new(),
+        Some(Value::Object(replies)) => replies.clone(),
+        Some(_) => return Err(RpcError::new(INVALID_PARAMS, "inputResponses: an object was expected")),
+    };
+    let digest = digest(&params);
+    let traced = Traced::begin(&request, terms.tool.as_str(), &client.version);
+    let mut following = match &params.request_state {
+        Some(state) => {
+            let again = Again { state, digest: &digest, replies };
+            continued(&api, &client, &request, again).await?
+        }
+        None => {
+            let reader = opened(&api, &terms, &params, (ask, traced.as_ref())).await?;
+            let mut following = Following::new(api.clone(), client.clone(), request.id.clone(), reader);
+            following.given = replies;
+            following
+        }
+    };
+    following.digest = digest;
+    following.traced = traced;
+    following.progress = request.meta.progress_token.clone().map(|token| Progress::new(token, Instant::now()));
+    if client.is_modern() {
+        following.abandoned = Some(Abandoned::new(&api.mcp.queue, &api.runs, following.run));
+        let window = if terms.is_task { Duration::ZERO } else { SYNC_WINDOW };
+        following.convert_at = client.capabilities.tasks.then(|| Instant::now() + window);
+    }
+    answer(following, ask.wants_events()).await
+}
+
+/// The tool that the client may call, and how.
+fn terms(api: &Api, client: &Client, params: &Params<'_>, ask: &Ask) -> Result<Terms, RpcError> {
+    let registry = std::sync::Arc::clone(&api.runs.registry.borrow());
+    let shows = api.runs.callers.shows(&api.runs.caller);
+    let visible = |entry: &&Entry| !entry.hosted.manifest.result_use.hidden && shows(entry);
+    let name: Option<ToolName> = params.name.parse().ok();
+    let found = name.as_ref().and_then(|name| registry.catalog_of(api.runs.caller.tenant()).find(name)).filter(visible);
+    let entry = found.ok_or_else(|| RpcError::new(INVALID_PARAMS, format!("Unknown tool: {}", params.name)))?;
+    let manifest = &entry.hosted.manifest;
+    if client.is_modern() {
+        check_arguments_in_headers(&manifest.input_schema, params, ask)?;
+    }
+    let has = |tag: &str| manifest.tags.iter().any(|known| known == tag);
+    if has(TASK_REQUIRED) {
+        client.capabilities.must("tasks")?;
+    }
+    for needed in manifest.tags.iter().filter_map(|tag| tag.strip_prefix(NEEDS)) {
+        client.capabilities.must(needed)?;
+    }
+    Ok(Terms { tool: entry.name.clone(), is_task: has(TASK) || has(TASK_REQUIRED) })
+}
+
+/// Arguments that the tool's schema marks must be repeated in headers.
+fn check_arguments_in_headers(schema: &str, params: &Params<'_>, ask: &Ask) -> Result<(), RpcError> {
+    let marked = headers(schema);
+    if marked.is_empty() {
+        return Ok(());
+    }
+    let arguments: Value = params.arguments.and_then(|text| serde_json::from_str(text.get()).ok()).unwrap_or_default();
+    for (argument, suffix) in marked {
+        let name = format!("mcp-param-{}", suffix.to_ascii_lowercase());
+        let expected = match &arguments[argument.as_str()] {
+            Value::Null => None,
+            Value::String(text) => Some(text.clone()),
+            other => Some(other.to_string()),
+        };
+        let given = client::header(&ask.headers, &name);
+        let agrees = match (&expected, given) {
+            (None, None) => true,
+            (Some(expected), given) => decoded(given).as_ref() == Some(expected),
+            (None, Some(_)) => false,
+        };
+        if !agrees {
+            let message = format!("the header Mcp-Param-{suffix} does not repeat the argument {argument:?}");
+            return Err(RpcError::new(HEADER_MISMATCH, message));
+        }
+    }
+    Ok(())
+}
+
+/// Opens the run.
+async fn opened(
+    api: &Api,
+    terms: &Terms,
+    params: &Params<'_>,
+    (ask, traced): (&Ask, Option<&Traced>),
+) -> Result<Box<crate::readers::Reader>, RpcError> {
+    let arguments = params.arguments.map_or("{}", RawValue::get);
+    let metadata = traced.map(|traced| (TRACEPARENT.to_owned(), traced.traceparent()));
+    let call = v1::NewCall {
+        call_id: MAIN.to_owned(),
+        tool: terms.tool.to_string(),
+        arguments: arguments.to_owned(),
+        metadata: metadata.into_iter().collect(),
+        ..v1::NewCall::default()
+    };
+    let request_id = client::header(&ask.headers, "idempotency-key").unwrap_or_default().to_owned();
+    let run = v1::CreateRunRequest { calls: vec![call], request_id, ..v1::CreateRunRequest::default() };
+    let policy = v1::FloorPolicy::Interleaved.into();
+    Ok(api.execute_run(v1::ExecuteRunRequest { run: Some(run), floor_policy: policy }).await?)
+}
+
+/// Goes on with the run of a request that needed input.
+async fn continued(api: &Api, client: &Client, request: &Request, again: Again<'_>) -> Result<Following, RpcError> {
+    let Again { state, digest, mut replies } = again;
+    let State { run, by, request: of, after, .. } = api.mcp.seals.open(&api.runs.requests, state).await?;
+    let caller = api.runs.caller.name().map(ToString::to_string).unwrap_or_default();
+    if by != caller || of != digest {
+        return Err(RpcError::new(INVALID_PARAMS, "requestState belongs to another request or another caller"));
+    }
+    let run: RunId = run.parse().map_err(|error: run::InvalidId| RpcError::new(INVALID_PARAMS, error.to_string()))?;
+    let known = api.runs.known(run).await?;
+    let open = questions::open(api, client, &known.run);
+    questions::answer(api, run, &open, &mut replies).await?;
+    let mut following = watched(api, client, request.id.clone(), run).await?;
+    following.reported = after;
+    following.given = replies;
+    Ok(following)
+}
+
+/// Goes on with a stream that broke off.
+pub(super) async fn resumed(api: Api, client: Client, event: &str) -> Result<Response, RpcError> {
+    let invalid = || RpcError::new(INVALID_PARAMS, format!("Last-Event-ID: {event:?} is no event of this service"));
+    let Place { run, id, progress_token, after } = Place::read(event).ok_or_else(invalid)?;
+    let mut following = watched(&api, &client, id, run).await?;
+    following.reported = after;
+    following.progress = progress_token.map(|token| Progress::new(token, Instant::now()));
+    Ok(stream::response(following, None))
+}
+
+async fn watched(api: &Api, client: &Client, id: Box<RawValue>, run: RunId) -> Result<Following, RpcError> {
+    let policy = v1::FloorPolicy::Interleaved.into();
+    let request = v1::WatchRunRequest { run_id: run.to_string(), after_sequence: None, floor_policy: policy };
+    let reader = api.watch_run(request).await?;
+    Ok(Following::new(api.clone(), client.clone(), id, reader))
+}
+
+/// The answer at once if there is one soon, and otherwise a stream.
+async fn answer(mut following: Following, wants_events: bool) -> Result<Response, RpcError> {
+    if following.progress.is_some() && wants_events {
+        return Ok(stream::response(following, None));
+    }
+    let until = wants_events.then(|| Instant::now() + QUICK);
+    loop {
+        match following.next(until).await? {
+            Step::Done(text) => return Ok(json_response(text)),
+            Step::Waited => return Ok(stream::response(following, None)),
+            step @ Step::Messages(_) if wants_events => return Ok(stream::response(following, Some(step))),
+            // A client without a stream is not notified.
+            Step::Messages(_) | Step::Silence => {}
+            Step::Cut => return Ok(super::accepted()),
+        }
+    }
+}
+
+/// The digest of what is called. Clients may write the same arguments differently when they repeat a request.
+fn digest(params: &Params<'_>) -> String {
+    let arguments: Value = params.arguments.and_then(|text| serde_json::from_str(text.get()).ok()).unwrap_or_default();
+    let mut hash = Sha256::new();
+    hash.update(&params.name);
+    hash.update([0]);
+    hash.update(arguments.to_string());
+    hash.finalize().iter().map(|byte| format!("{byte:02x}")).collect()
+}

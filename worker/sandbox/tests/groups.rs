@@ -1,0 +1,67 @@
+//! Programs in control groups, with real ones where the machine has a group that can be written.
+
+#![allow(clippy::unwrap_used, reason = "it is all tests")]
+#![cfg(target_os = "linux")]
+
+mod programs_of_tests;
+
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use programs_of_tests::{SOON, end, sandbox_with, workspace};
+use sandbox::{ControlGroups, Level, Request, Sandbox, SandboxError, Settings, Wanted};
+use toolyard_tool::Left;
+
+/// A group of version 2 below which groups can be made.
+fn group() -> Option<PathBuf> {
+    let roots = ["/sys/fs/cgroup", "/sys/fs/cgroup/unified"].map(Path::new);
+    let root = roots.into_iter().find(|root| root.join("cgroup.controllers").exists())?;
+    let group = root.join(format!("toolyard-test-{}", std::process::id()));
+    std::fs::create_dir(&group).ok()?;
+    Some(group)
+}
+
+#[tokio::test]
+async fn a_program_runs_in_a_group_that_goes_with_it() {
+    let Some(folder) = group() else {
+        eprintln!("NOT TESTED: there is no control group of version 2 that can be written");
+        return;
+    };
+    for level in [Level::None, Level::Isolated] {
+        let groups = Some(ControlGroups { folder: folder.clone(), ..ControlGroups::default() });
+        let sandbox = sandbox_with(Settings { level: Wanted::Exactly(level), groups, ..Settings::default() });
+        let workspace = workspace();
+        let request = Request::shell("echo ready; cat /proc/self/cgroup", workspace.path());
+        let guarded = sandbox.start(request, Left::default()).await.unwrap();
+        let (out, ..) = end(guarded).await;
+        // An isolated program sees its group as the root of all.
+        let sees = if level == Level::Isolated { "0::/\n" } else { "/toolyard-test-" };
+        assert!(out.contains(sees) && out.contains("ready"), "{out}");
+    }
+    // Guards that wait end with their sandbox.
+    let deadline = Instant::now() + SOON;
+    while procs(&folder) > 0 {
+        assert!(Instant::now() < deadline, "processes are left");
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    for entry in std::fs::read_dir(&folder).unwrap().flatten().filter(|entry| entry.path().is_dir()) {
+        std::fs::remove_dir(entry.path()).unwrap();
+    }
+    std::fs::remove_dir(&folder).unwrap();
+}
+
+/// Processes in the groups below.
+fn procs(folder: &Path) -> usize {
+    let groups = std::fs::read_dir(folder).unwrap().flatten().filter(|entry| entry.path().is_dir());
+    groups
+        .map(|group| std::fs::read_to_string(group.path().join("cgroup.procs")).unwrap_or_default().lines().count())
+        .sum()
+}
+
+#[test]
+fn a_folder_that_is_no_control_group_is_refused() {
+    sandbox::use_program(env!("CARGO_BIN_EXE_toolyard-guard").into());
+    let groups = Some(ControlGroups { folder: "/usr".into(), ..ControlGroups::default() });
+    let error = Sandbox::new(Settings { groups, ..Settings::default() }).unwrap_err();
+    assert!(matches!(error, SandboxError::ControlGroup(_)) && error.to_string().contains("/usr"), "{error}");
+}

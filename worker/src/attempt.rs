@@ -162,20 +162,8 @@ pub(crate) async fn run<F>(
 where
     F: Fn(Vec<Event>) -> Pin<Box<dyn Future<Output = Result<(), Lost>> + Send>>,
 {
-    let Attempt {
-        job,
-        id,
-        from,
-        start,
-        signals,
-        output: count,
-        watched,
-        tells_result,
-        objects,
-        source,
-        asker,
-        records,
-    } = attempt;
+    let (objects, source, asker, records) = (attempt.objects, attempt.source, attempt.asker, attempt.records);
+    let Attempt { job, id, from, start, signals, output: count, watched, tells_result, .. } = attempt;
     let Route::Pool { policy, .. } = &job.spec.route else { return (End::Abandoned, None) };
     let mut publisher = Publisher::new(id, job.pool.clone(), from, start, count, append);
     if watched.as_ref().is_some_and(|watched| watched.holds_output) {

@@ -163,7 +163,7 @@ where
     F: Fn(Vec<Event>) -> Pin<Box<dyn Future<Output = Result<(), Lost>> + Send>>,
 {
     let (objects, source, asker, records) = (attempt.objects, attempt.source, attempt.asker, attempt.records);
-    let Attempt { job, id, from, start, signals, output: count, watched, tells_result, .. } = attempt;
+    let Attempt { job, id, from, start, signals, output: count, watched, tells_result: tells, .. } = attempt;
     let Route::Pool { policy, .. } = &job.spec.route else { return (End::Abandoned, None) };
     let mut publisher = Publisher::new(id, job.pool.clone(), from, start, count, append);
     if watched.as_ref().is_some_and(|watched| watched.holds_output) {
@@ -217,9 +217,7 @@ where
             let interrupted = CallError::new(ErrorKind::Interrupted, INTERRUPTED);
             store(&mut publisher, AttemptOutcome::Failed(interrupted), false).await
         }
-        Some(outcome) => {
-            conclude(&mut publisher, (job, id), outcome, (watched, tells_result), (objects, &signals)).await
-        }
+        Some(outcome) => conclude(&mut publisher, (job, id), outcome, (watched, tells), (objects, &signals)).await,
         None => End::Abandoned,
     };
     (end, lingering)

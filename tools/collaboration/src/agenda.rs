@@ -1,5 +1,7 @@
 //! The agenda: entries with a beginning and an end. Nothing runs when they begin; for that there are schedules.
 
+use std::ops::Range;
+
 use jiff::{Span, Timestamp};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -90,8 +92,8 @@ impl Tool for Agenda {
 
     fn about(&self) -> About {
         About::new(
-            "Keeps an agenda of entries with a beginning and an end: add, list a range, find conflicts, remove. Nothing \
-             is executed when an entry begins.",
+            "Keeps an agenda of entries with a beginning and an end: add, list a range, find conflicts, remove. \
+             Nothing is executed when an entry begins.",
         )
         .idempotent()
         .category("collaboration")
@@ -106,12 +108,14 @@ impl Tool for Agenda {
             AgendaAction::Add => add(context, &shelf, input).await,
             AgendaAction::List => {
                 let range = range(&input, "list")?;
-                Output::json(&overlapping(context, &shelf, range, &input.owner, limit_of(input.limit)).await?)
+                Output::json(
+                    &overlapping(context, &shelf, range.0..range.1, &input.owner, limit_of(input.limit)).await?,
+                )
             }
             AgendaAction::Conflicts => {
                 let range = range(&input, "conflicts")?;
                 let owner = Some(input.owner.unwrap_or_default());
-                let page = overlapping(context, &shelf, range, &owner, CONFLICTS_MAX).await?;
+                let page = overlapping(context, &shelf, range.0..range.1, &owner, CONFLICTS_MAX).await?;
                 Output::json(&serde_json::json!({ "free": page.items.is_empty(), "conflicts": page.items }))
             }
             AgendaAction::Remove => {
@@ -137,7 +141,7 @@ async fn add(context: &Context, shelf: &Shelf, input: AgendaInput) -> Result<Out
         }
     }
     let id = format!("{}-{}", start.strftime(ID_TIME), fresh_id(context));
-    let conflicts = overlapping(context, shelf, (start, end), &Some(owner.clone()), CONFLICTS_MAX).await?;
+    let conflicts = overlapping(context, shelf, start..end, &Some(owner.clone()), CONFLICTS_MAX).await?;
     let conflicts: Vec<Kept<AgendaEntry>> = conflicts.items.into_iter().filter(|kept| kept.id != id).collect();
     if input.refuse_conflicts == Some(true)
         && let Some(first) = conflicts.first()
@@ -156,10 +160,11 @@ async fn add(context: &Context, shelf: &Shelf, input: AgendaInput) -> Result<Out
 async fn overlapping(
     context: &Context,
     shelf: &Shelf,
-    (start, end): (Timestamp, Timestamp),
+    range: Range<Timestamp>,
     owner: &Option<String>,
     limit: usize,
 ) -> Result<Page<AgendaEntry>, ToolError> {
+    let Range { start, end } = range;
     let first = start.checked_sub(Span::new().hours(HOURS_MAX)).unwrap_or(Timestamp::MIN);
     let after = first.strftime(ID_TIME).to_string();
     shelf

@@ -76,8 +76,8 @@ impl Tool for Forum {
 
     fn about(&self) -> About {
         About::new(
-            "A forum in which agents leave messages for each other and for later: open a topic, post or reply, list topics, \
-             read the posts of a topic, delete.",
+            "A forum in which agents leave messages for each other and for later: open a topic, post or reply, list \
+             topics, read the posts of a topic, delete.",
         )
         .idempotent()
         .category("collaboration")

@@ -87,7 +87,9 @@ impl Tool for RemoteTrigger {
         let id = message_id(context);
         let (posted, tries) = tokio::select! {
             posted = post(trigger, &id, payload) => posted?,
-            () = context.cancelled() => return Err(ToolError::new("the call was stopped; the message may have been received")),
+            () = context.cancelled() => {
+                return Err(ToolError::new("the call was stopped; the message may have been received"));
+            }
         };
         let status = posted.status.as_u16();
         let body = posted.body.unwrap_or_default();

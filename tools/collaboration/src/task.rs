@@ -81,8 +81,8 @@ impl Tool for Tasks {
 
     fn about(&self) -> About {
         About::new(
-            "Keeps tasks that agents and later conversations share: create, list, get, update, assign, complete, delete. \
-             Every task has a version, which changes with it.",
+            "Keeps tasks that agents and later conversations share: create, list, get, update, assign, complete, \
+             delete. Every task has a version, which changes with it.",
         )
         .idempotent()
         .category("collaboration")

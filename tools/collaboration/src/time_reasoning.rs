@@ -10,7 +10,7 @@ use toolyard_tool::{About, Context, Output, Tool, ToolError};
 
 use crate::shelf::needed;
 
-/// The longest range of which business days are counted, and the most that are added.
+/// The days of the longest range in which business days are counted, and the most that are added.
 const BUSINESS_DAYS_MAX: i32 = 36_600;
 const HOLIDAYS_MAX: u32 = 1000;
 
@@ -22,10 +22,11 @@ pub struct TimeReasoning;
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct TimeInput {
-    /// What to calculate. parse, weekday and convert need time; difference and business_days need time and until; add needs
-    /// time and duration; add_business_days needs time and days
+    /// What to calculate. parse, weekday and convert need time; difference and business_days need time and until; add
+    /// needs time and duration; add_business_days needs time and days
     action: TimeAction,
-    /// A time: ISO 8601 with offset (2026-03-01T09:00:00+01:00), without one (then it is in zone), or a date (2026-03-01)
+    /// A time: ISO 8601 with offset (2026-03-01T09:00:00+01:00), without one (then it is in zone), or a date
+    /// (2026-03-01)
     time: Option<String>,
     /// Another time, in the same forms
     until: Option<String>,
@@ -62,8 +63,8 @@ impl Tool for TimeReasoning {
 
     fn about(&self) -> About {
         About::new(
-            "Calculates with times and dates exactly: now, parse, convert between time zones, difference, add a duration, \
-             weekday, count or add business days (Monday to Friday, without holidays).",
+            "Calculates with times and dates exactly: now, parse, convert between time zones, difference, add a \
+             duration, weekday, count or add business days (Monday to Friday, without holidays).",
         )
         .read_only()
         .category("time")
@@ -94,9 +95,8 @@ fn calculate(input: &TimeInput) -> Result<Value, ToolError> {
         }
         TimeAction::Weekday => {
             let time = time("weekday")?;
-            Ok(
-                json!({ "weekday": name(time.weekday()), "is_weekend": is_weekend(time.date()), "date": time.date().to_string() }),
-            )
+            let date = time.date();
+            Ok(json!({ "weekday": name(date.weekday()), "is_weekend": is_weekend(date), "date": date.to_string() }))
         }
         TimeAction::BusinessDays => {
             let (first, last) = (time("business_days")?.date(), until("business_days")?.date());

@@ -102,7 +102,9 @@ async fn the_agenda_shows_a_range_and_its_conflicts() {
     let pool = Pool::new();
     let add = |title: &str, start: &str, end: &str, refuse: bool| {
         let (start, end) = (format!("2026-03-01T{start}:00+01:00"), format!("2026-03-01T{end}:00+01:00"));
-        json!({ "action": "add", "title": title, "start": start, "end": end, "owner": "ada", "refuse_conflicts": refuse })
+        json!({
+            "action": "add", "title": title, "start": start, "end": end, "owner": "ada", "refuse_conflicts": refuse,
+        })
     };
     let first = pool.call("schedule", add("Stand-up", "09:00", "09:15", true)).await;
     assert_eq!(first["conflicts"], json!([]));
@@ -111,7 +113,10 @@ async fn the_agenda_shows_a_range_and_its_conflicts() {
     assert!(error.contains("it overlaps \"Talk\""), "{error}");
     let lunch = pool.call("schedule", add("Lunch", "10:30", "12:00", false)).await;
     assert_eq!(lunch["conflicts"][0]["title"], "Talk");
-    let range = |action: &str, owner: &str| json!({ "action": action, "start": "2026-03-01T08:10:00Z", "end": "2026-03-01T09:30:00Z", "owner": owner });
+    let range = |action: &str, owner: &str| {
+        let (start, end) = ("2026-03-01T08:10:00Z", "2026-03-01T09:30:00Z");
+        json!({ "action": action, "start": start, "end": end, "owner": owner })
+    };
     let listed = pool.call("schedule", range("list", "ada")).await;
     let titles: Vec<_> = listed["items"].as_array().expect("a list").iter().map(|it| it["title"].clone()).collect();
     assert_eq!(titles, ["Stand-up", "Talk"], "08:10 UTC is 09:10 there");

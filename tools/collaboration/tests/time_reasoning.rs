@@ -52,7 +52,8 @@ async fn times_are_parsed_converted_and_added_across_clock_changes() {
         ),
         (json!({ "action": "business_days", "time": "2026-12-21", "until": "2026-12-28" }), "business_days", json!(5)),
         (
-            json!({ "action": "business_days", "time": "2026-12-21", "until": "2026-12-28", "holidays": ["2026-12-25"] }),
+            json!({ "action": "business_days", "time": "2026-12-21", "until": "2026-12-28",
+                "holidays": ["2026-12-25"] }),
             "business_days",
             json!(4),
         ),

@@ -29,7 +29,8 @@ fn request(call: u16, operation: RecordOperation) -> RecordRequest {
     RecordRequest { run, call: CallIndex(call), attempt: AttemptNumber(1), operation }
 }
 
-async fn put(records: &Records, space: &Space, call: u16, (name, value): (&str, &[u8]), revision: u64) -> RecordReply {
+async fn put(records: &Records, space: &Space, call: u16, record: (&str, &[u8]), revision: u64) -> RecordReply {
+    let (name, value) = record;
     let value = Bytes::copy_from_slice(value);
     records.perform(space, request(call, RecordOperation::Put { key: key(name), value, revision })).await
 }

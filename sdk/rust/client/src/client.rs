@@ -411,8 +411,8 @@ impl Client {
         self.repeat(|| ask()).await
     }
 
-    /// As [`Self::persist`]. The future of such a request can move to another thread wherever it is awaited; of one of an
-    /// async closure the compiler cannot prove that.
+    /// As [`Self::persist`]. The compiler can prove that the future of such a request may move to another thread. It
+    /// cannot for an async closure.
     async fn repeat<T, F>(&self, ask: impl Fn() -> F) -> Result<T, Error>
     where
         F: Future<Output = Result<Response<T>, Status>>,

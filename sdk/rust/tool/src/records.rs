@@ -76,7 +76,8 @@ impl From<RecordError> for ToolError {
 /// The records of a call's pool and tenant.
 ///
 /// A write names the revision that it replaces, so of two calls that change the same revision one fails with
-/// [`RecordError::Conflict`]. A write that the same call has made already, in an attempt before, succeeds without effect.
+/// [`RecordError::Conflict`]. A write that the same call has made already, in an attempt before, succeeds without
+/// effect.
 #[derive(Debug, Clone, Copy)]
 pub struct Records<'a>(&'a Context);
 

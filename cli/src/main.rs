@@ -8,6 +8,7 @@ mod bulk;
 
 mod call;
 mod calls;
+mod collaboration;
 mod demo;
 mod dev;
 mod doctor;

@@ -15,6 +15,7 @@ use worker::Tool as _;
 
 use crate::broker::BrokerArgs;
 use crate::bucket::BucketArgs;
+use crate::collaboration::CollaborationArgs;
 use crate::exit::{Exit, Failure};
 use crate::interrupts::Interrupts;
 use crate::mcp::{self, McpArgs};
@@ -202,6 +203,8 @@ pub(crate) struct WorkerArgs {
     /// Do not host these tools, named as for --enable
     #[arg(long, env = "TOOLYARD_DISABLE", value_name = "TOOLS", value_delimiter = ',')]
     disable: Vec<String>,
+    #[command(flatten)]
+    collaboration: CollaborationArgs,
     /// Include arguments and results of calls in traces. Then every reader of the traces can read them
     #[arg(long, env = "TOOLYARD_INCLUDE_CONTENT")]
     include_content: bool,
@@ -261,7 +264,8 @@ pub(crate) async fn worker(args: WorkerArgs) -> Result<Exit, Failure> {
     let WorkerArgs { pool, slots, root, drain, enable, disable, include_content, observe, hooks, .. } = args;
     let user = sandbox::choose_user(args.tools_user)?;
     let origins = args.origins.read()?;
-    let given = credentials.nkey.iter().chain(&hooks).chain(args.mcp.secrets()).cloned();
+    let (together, hidden) = args.collaboration.open(&enable)?;
+    let given = credentials.nkey.iter().chain(&hooks).chain(&hidden).chain(args.mcp.secrets()).cloned();
     let secrets: Vec<PathBuf> = given.chain(origins.secret_files()).collect();
     let sandbox = args.sandbox.open(root.as_deref(), origins.folders(), secrets, user)?;
     let settings = args.tools_file.as_deref().map(ToolSettings::read).transpose();
@@ -271,7 +275,7 @@ pub(crate) async fn worker(args: WorkerArgs) -> Result<Exit, Failure> {
     let table = match &root {
         Some(root) => {
             let options = tools::Options { settings, ..tools::Options::new(root, sandbox.clone()) };
-            let table = tools::built_in(options)?;
+            let table = ::collaboration::host(tools::built_in(options)?, together).map_err(tools::Error::Host)?;
             // With servers, the tools are chosen when those of the servers are known.
             if has_servers { table } else { table.only(&enable)?.without(&disable)? }
         }

@@ -37,6 +37,14 @@ pub(crate) enum BrokerPort {
     Free,
 }
 
+/// The URL under which this machine reaches a listener.
+fn url_of(mut address: SocketAddr) -> String {
+    if address.ip().is_unspecified() {
+        address.set_ip(std::net::Ipv4Addr::LOCALHOST.into());
+    }
+    format!("http://{address}")
+}
+
 #[derive(Debug)]
 pub(crate) struct Options {
     pub(crate) listen: SocketAddr,
@@ -91,6 +99,10 @@ impl Yard {
         coordinator.task.spawn(async { Ok(bound.serve(stop, move || ready.cancel()).await?) });
         coordinator.until_ready().await?;
 
+        let url = url_of(address);
+        let fleet = Some(collaboration::Fleet::new(client::Connection::to(url)));
+        let table = collaboration::host(table, collaboration::Options { fleet, triggers: None });
+        let table = table.map_err(tools::Error::Host)?;
         let pool: PoolId = POOL.parse().expect("the pool's name is well formed");
         let options = worker::Options { slots, drain: DRAIN, hooks: asked, ..worker::Options::new(broker.url(), pool) };
         let mut worker = Part::new("the worker");
@@ -119,11 +131,7 @@ impl Yard {
 
     /// The address for clients.
     pub(crate) fn url(&self) -> String {
-        let mut address = self.address;
-        if address.ip().is_unspecified() {
-            address.set_ip(std::net::Ipv4Addr::LOCALHOST.into());
-        }
-        format!("http://{address}")
+        url_of(self.address)
     }
 
     pub(crate) fn address(&self) -> SocketAddr {

@@ -13,6 +13,7 @@ pub(crate) mod notifications;
 pub(crate) mod operate;
 pub(crate) mod pauses;
 pub(crate) mod queues;
+pub(crate) mod records;
 pub(crate) mod requests;
 pub(crate) mod scan;
 pub(crate) mod schedules;
@@ -49,6 +50,7 @@ pub(crate) struct Broker {
     snapshots: kv::Store,
     pauses: kv::Store,
     schedules: kv::Store,
+    records: records::Records,
 }
 
 #[derive(Debug, thiserror::Error)]
@@ -71,7 +73,9 @@ impl Broker {
         let snapshots = setup::ensure_bucket(&context, names::SNAPSHOTS_BUCKET, Duration::ZERO, log).await?;
         let pauses = setup::ensure_bucket(&context, names::PAUSES_BUCKET, Duration::ZERO, log).await?;
         let schedules = setup::ensure_bucket(&context, names::SCHEDULES_BUCKET, Duration::ZERO, log).await?;
-        Ok(Self { client, context, tools, leases, requests, snapshots, pauses, schedules })
+        let records = setup::ensure_bucket(&context, names::RECORDS_BUCKET, Duration::ZERO, log).await?;
+        let records = records::Records::new(&client, &context, records);
+        Ok(Self { client, context, tools, leases, requests, snapshots, pauses, schedules, records })
     }
 
     /// The object store: the bucket if one is given, otherwise the broker.

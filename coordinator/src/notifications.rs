@@ -15,7 +15,6 @@ mod deliverer;
 mod file;
 mod notification;
 mod pending;
-mod sign;
 
 use std::collections::HashMap;
 use std::sync::Arc;

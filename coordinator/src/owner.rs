@@ -14,6 +14,7 @@ mod log_bytes;
 mod notifications;
 mod overdue;
 mod recent;
+pub(crate) mod records;
 mod run_state;
 #[cfg(test)]
 pub(crate) mod scripted;

@@ -127,6 +127,8 @@ impl Shared {
         tasks.spawn(|end| index_task.keep(end));
         let files = nats::files::FileRequests::new(&self.broker);
         tasks.spawn(|end| owner::files::serve(files, self.objects.clone(), handle.clone(), self.owned.clone(), end));
+        let records = nats::records::Records::of(&self.broker);
+        tasks.spawn(|end| owner::records::serve(records, handle.clone(), self.owned.clone(), end));
         handle
     }
 

@@ -8,6 +8,7 @@ pub mod fields;
 pub mod log;
 pub mod manifest;
 pub mod object;
+pub mod record;
 pub mod snapshot;
 pub mod worker;
 

@@ -24,6 +24,8 @@ pub const REQUESTS_BUCKET: &str = "ty-requests";
 pub const PAUSES_BUCKET: &str = "ty-pauses";
 /// Schedules, with their firings.
 pub const SCHEDULES_BUCKET: &str = "ty-schedules";
+/// Records of tools, by pool, tenant and key.
+pub const RECORDS_BUCKET: &str = "ty-records";
 /// The queue of webhooks.
 pub const WEBHOOKS_STREAM: &str = "ty-webhooks";
 /// Every notification in the queue.
@@ -129,6 +131,22 @@ pub const FILE_QUESTIONS: &str = "ty.file.*.*";
 #[must_use]
 pub fn file_question_of(subject: &str) -> Option<(PoolId, Shard)> {
     let (pool, shard) = subject.strip_prefix("ty.file.")?.split_once('.')?;
+    Some((pool.parse().ok()?, shard.parse().ok()?))
+}
+
+/// The subject on which a pool's workers read and write records, at the owner of a run's shard.
+#[must_use]
+pub fn record_question(pool: &PoolId, shard: Shard) -> String {
+    format!("{NAMESPACE}.record.{pool}.{shard}")
+}
+
+/// Requests of all pools for records, of runs of all shards.
+pub const RECORD_QUESTIONS: &str = "ty.record.*.*";
+
+/// The pool and the shard of a record request's subject.
+#[must_use]
+pub fn record_question_of(subject: &str) -> Option<(PoolId, Shard)> {
+    let (pool, shard) = subject.strip_prefix("ty.record.")?.split_once('.')?;
     Some((pool.parse().ok()?, shard.parse().ok()?))
 }
 

@@ -4,7 +4,9 @@ use async_nats::Client as Broker;
 use bytes::Bytes;
 use futures::StreamExt as _;
 use harness::{Client, Yard, call, client_answer};
-use proto::names::{OBJECTS, PAUSES_BUCKET, REQUESTS_BUCKET, SCHEDULES_BUCKET, STREAM, TOOLS_BUCKET};
+use proto::names::{
+    OBJECTS, PAUSES_BUCKET, RECORDS_BUCKET, REQUESTS_BUCKET, SCHEDULES_BUCKET, STREAM, TOOLS_BUCKET,
+};
 use proto::v1::{self, CallState, FloorPolicy};
 use serde_json::{Value, json};
 
@@ -85,7 +87,8 @@ async fn runs_go_on_at_a_broker_that_was_given_what_was_backed_up() {
     // The log first: a request id that is newer than the log is taken up again, a run without its id would be made
     // twice.
     let mut backups = Vec::new();
-    let buckets = [REQUESTS_BUCKET, TOOLS_BUCKET, PAUSES_BUCKET, SCHEDULES_BUCKET].map(|it| format!("KV_{it}"));
+    let buckets = [REQUESTS_BUCKET, TOOLS_BUCKET, PAUSES_BUCKET, RECORDS_BUCKET, SCHEDULES_BUCKET];
+    let buckets = buckets.map(|it| format!("KV_{it}"));
     for stream in [STREAM.to_owned()].into_iter().chain(buckets).chain([OBJECTS.to_owned()]) {
         backups.push(back_up(&broker, &stream).await);
     }

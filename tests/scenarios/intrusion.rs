@@ -62,6 +62,7 @@ impl Place {
             ("$KV.ty-snapshots.00".to_owned(), SECRET),
             ("$KV.ty-requests.some".to_owned(), SECRET),
             ("$KV.ty-pauses.pool.main".to_owned(), "{}"),
+            ("$KV.ty-records.other.=.note.6".to_owned(), SECRET),
         ] {
             let stored = all.publish(subject, payload.into()).await.expect("the broker answers");
             stored.await.expect("it is stored");

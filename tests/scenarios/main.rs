@@ -20,6 +20,7 @@ mod cancel;
 mod client_calls;
 mod clock_skew;
 mod cluster;
+mod collaboration;
 mod context;
 mod coordinator_crash;
 mod cost;

@@ -14,7 +14,9 @@ use tokio::sync::mpsc;
 use tokio::task::{JoinError, JoinHandle};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
-use toolyard_tool::runtime::{Asker, Execution, Prepared, Source, Stop, Waits, completion, too_much_output};
+use toolyard_tool::runtime::{
+    Asker, Execution, Prepared, RecordStore, Source, Stop, Waits, completion, too_much_output,
+};
 use toolyard_tool::{Left, Output, ToolError};
 
 use crate::hooked::{Watched, too_much_held};
@@ -51,6 +53,8 @@ pub(crate) struct Attempt<'a> {
     pub(crate) source: &'a Source,
     /// The way to the call's client.
     pub(crate) asker: Asker,
+    /// The records of its pool.
+    pub(crate) records: &'a RecordStore,
 }
 
 /// Why an attempt should stop before its tool is done.
@@ -158,8 +162,8 @@ pub(crate) async fn run<F>(
 where
     F: Fn(Vec<Event>) -> Pin<Box<dyn Future<Output = Result<(), Lost>> + Send>>,
 {
-    let Attempt { job, id, from, start, signals, output: count, watched, tells_result, objects, source, asker } =
-        attempt;
+    let (objects, source, asker, records) = (attempt.objects, attempt.source, attempt.asker, attempt.records);
+    let Attempt { job, id, from, start, signals, output: count, watched, tells_result: tells, .. } = attempt;
     let Route::Pool { policy, .. } = &job.spec.route else { return (End::Abandoned, None) };
     let mut publisher = Publisher::new(id, job.pool.clone(), from, start, count, append);
     if watched.as_ref().is_some_and(|watched| watched.holds_output) {
@@ -190,6 +194,7 @@ where
         output,
         source: source.clone(),
         asker,
+        records: records.clone(),
     };
     let mut tool = ToolTask { handle: Some(prepared.spawn(tools, execution.into())), stop: stop_tool };
     let outcome = drive(&mut publisher, &mut tool, chunks, &signals, deadline).await;
@@ -212,9 +217,7 @@ where
             let interrupted = CallError::new(ErrorKind::Interrupted, INTERRUPTED);
             store(&mut publisher, AttemptOutcome::Failed(interrupted), false).await
         }
-        Some(outcome) => {
-            conclude(&mut publisher, (job, id), outcome, (watched, tells_result), (objects, &signals)).await
-        }
+        Some(outcome) => conclude(&mut publisher, (job, id), outcome, (watched, tells), (objects, &signals)).await,
         None => End::Abandoned,
     };
     (end, lingering)

@@ -1,6 +1,7 @@
 //! The worker at the broker, on its own thread: advertises, pulls, keeps leases, publishes, acknowledges.
 
 mod advertise;
+mod ask;
 mod clock;
 mod files;
 mod held;
@@ -9,6 +10,7 @@ mod leases;
 mod progress;
 mod pull;
 mod questions;
+mod records;
 mod trace;
 
 use std::cell::{Cell, RefCell};
@@ -33,7 +35,7 @@ use tokio::task::JoinSet;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use toolyard_tool::Table;
-use toolyard_tool::runtime::Source;
+use toolyard_tool::runtime::{RecordStore, Source};
 
 use crate::attempt::Signals;
 use crate::hooked::{Unwatchable, Watched};
@@ -84,6 +86,7 @@ pub(crate) struct Core {
     pub(crate) stop: CancellationToken,
     pub(crate) objects: Objects,
     pub(crate) source: Source,
+    pub(crate) records: RecordStore,
     /// The worker shuts down and cannot wait any longer.
     pub(crate) give_back: CancellationToken,
     /// When the broker last answered a request for jobs, if only that there are none.
@@ -142,6 +145,7 @@ pub(crate) async fn serve(
         stop: stop.clone(),
         objects,
         source: files::source(client.clone(), options.pool.clone()),
+        records: records::store(client.clone(), options.pool.clone()),
         give_back: CancellationToken::new(),
         answered: Rc::default(),
         unstored: Cell::default(),

@@ -34,13 +34,14 @@ const NO_STREAM: u64 = 10_059;
 /// the request id keeps it from a second run, while one that is newer would miss a firing. Then the log: a request id
 /// that is newer than the log opens its run again, while a run whose id is missing could be opened twice. Objects come
 /// last, so that all objects to which the log refers are included.
-const BACKED_UP: [&str; 7] = [
+const BACKED_UP: [&str; 8] = [
     "KV_ty-schedules",
     names::STREAM,
     names::WEBHOOKS_STREAM,
     "KV_ty-requests",
     "KV_ty-tools",
     "KV_ty-pauses",
+    "KV_ty-records",
     names::OBJECTS,
 ];
 /// Streams that a coordinator creates if they are missing, and that are not backed up.
@@ -185,7 +186,9 @@ impl Operator {
         self.must_hold(names::STREAM, bytes).await?;
         let log_bytes = i64::try_from(bytes).unwrap_or(i64::MAX);
         let mut changed = Vec::from_iter(self.set(names::STREAM, "max_bytes", bytes).await?);
-        for bucket in [names::REQUESTS_BUCKET, names::SCHEDULES_BUCKET, names::SNAPSHOTS_BUCKET] {
+        let growing =
+            [names::RECORDS_BUCKET, names::REQUESTS_BUCKET, names::SCHEDULES_BUCKET, names::SNAPSHOTS_BUCKET];
+        for bucket in growing {
             let stream = format!("KV_{bucket}");
             let Some(info) = self.info(&stream).await? else { continue };
             let part = u64::try_from(bucket_bytes(bucket, log_bytes)).unwrap_or(0);

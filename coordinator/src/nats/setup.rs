@@ -51,6 +51,9 @@ const LOG_BYTES_PER_SNAPSHOT_BYTE: i64 = 10;
 /// The log's bytes divided by this are the size of the bucket of schedules: 4 MiB beside a log of 1 GiB, which is room
 /// for some thousand schedules.
 const LOG_BYTES_PER_SCHEDULE_BYTE: i64 = 256;
+/// The log's bytes divided by this are the size of the bucket of records: 4 MiB beside a log of 1 GiB, which is what a
+/// broker of 2 GiB still has room for.
+const LOG_BYTES_PER_RECORD_BYTE: i64 = 256;
 /// Minimum size of a bucket, however small the log is.
 const BUCKET_BYTES_MIN: i64 = 2 << 20;
 /// How long creating them is retried: a cluster that starts at the same time elects its leaders first, in 4-9 s.
@@ -145,6 +148,7 @@ fn store_bytes(options: &LogOptions) -> i64 {
         names::SNAPSHOTS_BUCKET,
         names::PAUSES_BUCKET,
         names::SCHEDULES_BUCKET,
+        names::RECORDS_BUCKET,
     ];
     let buckets: i64 = buckets.iter().map(|bucket| bucket_bytes(bucket, options.bytes_max)).sum();
     options.bytes_max + options.objects_bytes_max + notifications::BYTES_MAX + buckets
@@ -409,6 +413,7 @@ pub(super) fn bucket_bytes(bucket: &str, log_bytes: i64) -> i64 {
         names::TOOLS_BUCKET => TOOLS_BUCKET_BYTES,
         names::REQUESTS_BUCKET => (log_bytes / LOG_BYTES_PER_REQUEST_BYTE).max(BUCKET_BYTES_MIN),
         names::SCHEDULES_BUCKET => (log_bytes / LOG_BYTES_PER_SCHEDULE_BYTE).max(BUCKET_BYTES_MIN),
+        names::RECORDS_BUCKET => (log_bytes / LOG_BYTES_PER_RECORD_BYTE).max(BUCKET_BYTES_MIN),
         _ => (log_bytes / LOG_BYTES_PER_SNAPSHOT_BYTE).max(BUCKET_BYTES_MIN),
     }
 }

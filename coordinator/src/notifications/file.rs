@@ -10,13 +10,13 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use hooks::client::{Address, Posted};
+use hooks::sign::{self, Secret};
 use http::{HeaderValue, header};
 use run::TenantId;
 use serde::Deserialize;
 
 use super::Webhooks;
 use super::notification::Kind;
-use super::sign::{self, Secret};
 
 /// Endpoints of one deployment: each has a deliverer for every shard.
 const ENDPOINTS_MAX: usize = 16;

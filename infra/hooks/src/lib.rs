@@ -13,7 +13,9 @@ pub mod file;
 mod http;
 mod json;
 mod outside;
+mod reach;
 mod resolve;
+pub mod sign;
 
 use std::pin::Pin;
 use std::sync::Arc;

@@ -11,7 +11,8 @@ pub mod config;
 use run::PoolId;
 
 use proto::names::{
-    self, LEASES_BUCKET, OBJECTS, PAUSES_BUCKET, REQUESTS_BUCKET, SCHEDULES_BUCKET, SNAPSHOTS_BUCKET, STREAM,
+    self, LEASES_BUCKET, OBJECTS, PAUSES_BUCKET, RECORDS_BUCKET, REQUESTS_BUCKET, SCHEDULES_BUCKET, SNAPSHOTS_BUCKET,
+    STREAM,
     TOOLS_BUCKET, WEBHOOKS_STREAM,
 };
 use proto::object;
@@ -129,7 +130,9 @@ impl Party {
         let inbox = format!("{}.>", self.inbox());
         match self {
             Self::Coordinator => {
-                [&inbox, names::HEARTBEATS, names::QUESTIONS, names::FILE_QUESTIONS].map(str::to_owned).to_vec()
+                [&inbox, names::HEARTBEATS, names::QUESTIONS, names::FILE_QUESTIONS, names::RECORD_QUESTIONS]
+                    .map(str::to_owned)
+                    .to_vec()
             }
             Self::Observer => vec![inbox, names::HEARTBEATS.to_owned()],
             Self::Operator => vec![inbox],
@@ -171,6 +174,7 @@ fn worker(pool: &PoolId) -> Vec<Service> {
         names::heartbeat(pool),
         format!("{}.ask.{pool}.*", names::NAMESPACE),
         format!("{}.file.{pool}.*", names::NAMESPACE),
+        format!("{}.record.{pool}.*", names::NAMESPACE),
         format!("$KV.{TOOLS_BUCKET}.{pool}.*"),
         format!("$JS.API.CONSUMER.INFO.{STREAM}.{queue}"),
     ]
@@ -213,13 +217,15 @@ fn coordinator() -> Vec<String> {
         format!("$JS.API.STREAM.PURGE.{STREAM}"),
         format!("$JS.API.STREAM.MSG.DELETE.{STREAM}"),
         format!("$JS.API.STREAM.PURGE.KV_{REQUESTS_BUCKET}"),
+        // Records that were replaced or deleted.
+        format!("$JS.API.STREAM.PURGE.KV_{RECORDS_BUCKET}"),
         format!("$JS.API.STREAM.PURGE.{WEBHOOKS_STREAM}"),
         names::WEBHOOKS_SUBJECTS.to_owned(),
         format!("$JS.API.STREAM.MSG.DELETE.{WEBHOOKS_STREAM}"),
         format!("$JS.API.CONSUMER.MSG.NEXT.{WEBHOOKS_STREAM}.>"),
     ];
     subjects.extend(
-        [LEASES_BUCKET, PAUSES_BUCKET, REQUESTS_BUCKET, SCHEDULES_BUCKET, SNAPSHOTS_BUCKET]
+        [LEASES_BUCKET, PAUSES_BUCKET, RECORDS_BUCKET, REQUESTS_BUCKET, SCHEDULES_BUCKET, SNAPSHOTS_BUCKET]
             .map(|bucket| format!("$KV.{bucket}.>")),
     );
     subjects.extend([format!("$JS.ACK.{STREAM}.>"), format!("$JS.ACK.*.*.{STREAM}.>")]);
@@ -274,7 +280,15 @@ pub const WHO_AM_I: &str = "$SYS.REQ.USER.INFO";
 
 /// The log, and the buckets beside it.
 fn streams() -> impl Iterator<Item = String> {
-    let buckets = [LEASES_BUCKET, PAUSES_BUCKET, REQUESTS_BUCKET, SCHEDULES_BUCKET, SNAPSHOTS_BUCKET, TOOLS_BUCKET];
+    let buckets = [
+        LEASES_BUCKET,
+        PAUSES_BUCKET,
+        RECORDS_BUCKET,
+        REQUESTS_BUCKET,
+        SCHEDULES_BUCKET,
+        SNAPSHOTS_BUCKET,
+        TOOLS_BUCKET,
+    ];
     [STREAM, WEBHOOKS_STREAM]
         .map(str::to_owned)
         .into_iter()

@@ -8,7 +8,7 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 
 use super::*;
-use toolyard_tool::runtime::UserAnswer;
+use toolyard_tool::runtime::{RecordStore, UserAnswer};
 use toolyard_tool::{About, Context, Output, Question, Table, Tool};
 
 /// How long the client takes to answer.
@@ -144,6 +144,7 @@ where
         })
     });
     let source = Source::new(|_| Box::pin(async { Err("there are none".to_owned()) }));
+    let records = RecordStore::new(|_| Box::pin(async { Err("there are none".to_owned()) }));
     let objects = Objects::new(1 << 20, |_, _, _| Box::pin(std::future::pending()));
     let attempt = Attempt {
         job: &job,
@@ -157,6 +158,7 @@ where
         objects: &objects,
         source: &source,
         asker,
+        records: &records,
     };
     let (end, _) = run_it(attempt, prepared, append).await;
     let took = began.elapsed();

@@ -307,6 +307,7 @@ async fn run(
         objects: &core.objects,
         source: &core.source,
         asker: questions::asker(core.client.clone(), job.pool.clone(), (job.run, id), delivery.sequence),
+        records: &core.records,
     };
     let (end, lingering) = attempt::run(attempt, tool, &core.tools, store::appender(core, job)).await;
     drop(registered);

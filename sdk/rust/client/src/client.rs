@@ -142,7 +142,11 @@ impl Client {
     /// If the coordinator refuses the request or cannot be reached.
     pub async fn run(&self, run_id: &str) -> Result<v1::Run, Error> {
         let request = v1::GetRunRequest { run_id: run_id.to_owned() };
-        present(self.persist(async || self.runs.clone().get_run(request.clone()).await).await?.run)
+        let ask = || {
+            let (mut runs, request) = (self.runs.clone(), request.clone());
+            async move { runs.get_run(request).await }
+        };
+        present(self.repeat(ask).await?.run)
     }
 
     /// Cancels a run.
@@ -151,7 +155,11 @@ impl Client {
     /// If the coordinator refuses the request or cannot be reached.
     pub async fn cancel_run(&self, run_id: &str, reason: &str) -> Result<v1::Run, Error> {
         let request = v1::CancelRunRequest { run_id: run_id.to_owned(), reason: reason.to_owned() };
-        present(self.persist(async || self.runs.clone().cancel_run(request.clone()).await).await?.run)
+        let ask = || {
+            let (mut runs, request) = (self.runs.clone(), request.clone());
+            async move { runs.cancel_run(request).await }
+        };
+        present(self.repeat(ask).await?.run)
     }
 
     /// Cancels one call.
@@ -403,6 +411,15 @@ impl Client {
 
     /// Repeats the request while the coordinator is unavailable. For requests that are safe to repeat.
     pub(crate) async fn persist<T>(&self, ask: impl AsyncFn() -> Result<Response<T>, Status>) -> Result<T, Error> {
+        self.repeat(|| ask()).await
+    }
+
+    /// As [`Self::persist`]. The compiler can prove that the future of such a request may move to another thread. It
+    /// cannot for an async closure.
+    async fn repeat<T, F>(&self, ask: impl Fn() -> F) -> Result<T, Error>
+    where
+        F: Future<Output = Result<Response<T>, Status>>,
+    {
         let mut backoff = Backoff::new();
         loop {
             match ask().await {

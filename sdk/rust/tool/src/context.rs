@@ -17,6 +17,7 @@ use crate::error::ToolError;
 use crate::files::Source;
 use crate::limits::label_size;
 use crate::question::Asker;
+use crate::records::RecordStore;
 
 /// What a call knows of itself, and how it speaks.
 #[derive(Debug, Clone)]
@@ -46,6 +47,8 @@ pub struct Execution {
     pub source: Source,
     /// Its way to ask its client.
     pub asker: Asker,
+    /// The records of its pool and its tenant.
+    pub records: RecordStore,
 }
 
 impl From<Execution> for Context {

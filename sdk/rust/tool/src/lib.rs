@@ -17,6 +17,7 @@ mod limits;
 mod output;
 mod preview;
 mod question;
+mod records;
 mod table;
 mod tool;
 
@@ -28,6 +29,7 @@ pub use proto::convert::manifest::{InvalidManifest, ManifestError};
 pub use proto::elicitation::{Asks, Elicitation, Reply};
 pub use proto::history::{PastCall, PastContent, PastOutcome, TOOL_CALL_HISTORY};
 pub use question::{Answer, Question};
+pub use records::{Record, RecordError, RecordPage, Records};
 pub use run::{
     AfterPartialOutput, Alias, Backoff, CallError, CallId, Chunk, Concurrency, Content, Effects, ErrorKind, File,
     InvalidId, Manifest, Object, ObjectId, Origin, Permission, Policy, Progress, ResultUse, RetryOn, RunId, ToolName,

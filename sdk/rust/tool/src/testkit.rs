@@ -16,6 +16,8 @@
 //! # }
 //! ```
 
+mod records;
+
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
@@ -45,6 +47,8 @@ use crate::output::Output;
 use crate::question::Asker;
 use crate::table::Table;
 use crate::tool::Tool;
+
+pub use records::Records;
 
 /// Chunks that may wait to be received, as in a worker; then the tool waits.
 const CHUNKS_WAITING_MAX: usize = 256;
@@ -125,17 +129,24 @@ struct Beside {
 
 fn start_with(table: &Table, tool: &str, arguments: Value, beside: Beside) -> Call {
     let Beside { context: given, files, asker } = beside;
+    launch(table, (tool, arguments), given, |context| {
+        if !files.is_empty() {
+            give(context, files);
+        }
+        if let Some(asker) = asker {
+            context.execution.asker = asker;
+        }
+    })
+}
+
+/// Starts a call whose context is completed by `equip`.
+fn launch(table: &Table, (tool, arguments): (&str, Value), given: Fields, equip: impl FnOnce(&mut Context)) -> Call {
     let timeout = manifest(table, tool).map_or(Policy::ATTEMPT_TIMEOUT, |manifest| manifest.policy.attempt_timeout);
     let name: ToolName = tool.parse().expect("a tool's name");
     let arguments = arguments.to_string();
     let prepared = table.prepare(&name, arguments.as_bytes());
     let (mut context, chunks) = context(name, arguments, timeout, given);
-    if !files.is_empty() {
-        give(&mut context, files);
-    }
-    if let Some(asker) = asker {
-        context.execution.asker = asker;
-    }
+    equip(&mut context);
     let stop = context.execution.stop.wanted.clone();
     let task = match prepared {
         Ok(prepared) => prepared.spawn(&Handle::current(), context),
@@ -199,6 +210,7 @@ pub(crate) fn context(
         output,
         source: Source::new(|_| Box::pin(async { Err("the test kit was given none".to_owned()) })),
         asker: Asker::new(|_| Box::pin(async { Err("the test kit was given no answers".to_owned()) })),
+        records: Records::default().store(),
     };
     (execution.into(), chunks)
 }

@@ -1,8 +1,8 @@
 //! Signatures according to Standard Webhooks 1.0: HMAC-SHA256 over id, time and body, one for each secret.
 
+use ::http::{HeaderMap, HeaderValue};
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
-use http::{HeaderMap, HeaderValue};
 use ring::hmac;
 use run::Timestamp;
 
@@ -12,7 +12,7 @@ const SECRET_BYTES: std::ops::RangeInclusive<usize> = 24..=64;
 
 /// The secret with which a receiver verifies notifications.
 #[derive(Clone)]
-pub(super) struct Secret(hmac::Key);
+pub struct Secret(hmac::Key);
 
 impl std::fmt::Debug for Secret {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -21,8 +21,11 @@ impl std::fmt::Debug for Secret {
 }
 
 impl Secret {
-    /// `whsec_` and the base64 of 24 to 64 bytes. Errors do not contain any part of it.
-    pub(super) fn parse(text: &str) -> Result<Self, String> {
+    /// `whsec_` and the base64 of 24 to 64 bytes.
+    ///
+    /// # Errors
+    /// If it is none. Errors do not contain any part of it.
+    pub fn parse(text: &str) -> Result<Self, String> {
         let text = text.trim();
         let encoded = text.strip_prefix(PREFIX).ok_or_else(|| format!("a secret must begin with {PREFIX}"))?;
         let bytes = BASE64_STANDARD.decode(encoded).map_err(|_| format!("the part after {PREFIX} is not base64"))?;
@@ -39,7 +42,8 @@ impl Secret {
 }
 
 /// The headers that identify the notification and prove its sender.
-pub(super) fn headers(secrets: &[Secret], id: &str, at: Timestamp, body: &[u8]) -> HeaderMap {
+#[must_use]
+pub fn headers(secrets: &[Secret], id: &str, at: Timestamp, body: &[u8]) -> HeaderMap {
     let at_s = at.0 / 1000;
     let signed = [format!("{id}.{at_s}.").as_bytes(), body].concat();
     let signatures: Vec<String> = secrets.iter().map(|secret| secret.sign(&signed)).collect();

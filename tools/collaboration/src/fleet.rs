@@ -1,0 +1,350 @@
+//! The connection of tools to the coordinators, and the run that a call makes there: its child.
+//!
+//! A child belongs to the tenant of its parent, and an attempt that is repeated goes on with the child of the one
+//! before, because both request it under the same id.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use client::v1::{self, run_event::Event};
+use client::{Client, Connection, Error, Transcript, Watch};
+use serde_json::{Value, json};
+use sha2::{Digest as _, Sha256};
+use tokio::sync::OnceCell;
+use tokio::time::timeout;
+use toolyard_tool::{Context, ToolError};
+
+/// Calls of one child.
+pub(crate) const CALLS_MAX: usize = 32;
+/// Children of children.
+const DEPTH_MAX: u32 = 3;
+/// Metadata of a child's calls: its parent, and how deep it is below a run that a client made.
+const PARENT_RUN: &str = "toolyard.parent_run";
+const PARENT_CALL: &str = "toolyard.parent_call";
+const DEPTH: &str = "toolyard.depth";
+/// Bytes of all answers together, and of one answer.
+const ANSWERS_BYTES_MAX: usize = 192 * 1024;
+const ANSWER_BYTES_MAX: usize = 16 * 1024;
+/// How long a stopped call reads the log of its run: less than the time that it has to stop.
+const PARENT_PATIENCE: Duration = Duration::from_secs(3);
+/// Tools that are called by their name alone, and not because they have a tag or a category.
+const BY_NAME_ONLY: [&str; 2] = [crate::TEAM_AGENT, crate::TASK_BROADCAST];
+
+/// A connection to the coordinators, made when it is first needed. Cheap to clone.
+#[derive(Debug, Clone)]
+pub struct Fleet(Arc<Shared>);
+
+#[derive(Debug)]
+struct Shared {
+    connection: Connection,
+    client: OnceCell<Client>,
+}
+
+/// A selection of tools.
+#[derive(Debug, Default)]
+pub(crate) struct Selection {
+    pub(crate) category: Option<String>,
+    pub(crate) tag: Option<String>,
+    pub(crate) pool: Option<String>,
+    /// A pattern of names.
+    pub(crate) name: Option<String>,
+}
+
+/// A call of a child.
+#[derive(Debug)]
+pub(crate) struct Member {
+    pub(crate) tool: String,
+    pub(crate) arguments: String,
+}
+
+/// A run that a call made.
+pub(crate) struct Child<'a> {
+    context: &'a Context,
+    client: Client,
+    watch: Watch,
+    pub(crate) transcript: Transcript,
+    total: usize,
+    /// Calls whose end or whose waiting was reported.
+    reported: Vec<String>,
+}
+
+impl Fleet {
+    /// The coordinators at this connection, with the key of the pool.
+    #[must_use]
+    pub fn new(connection: Connection) -> Self {
+        Self(Arc::new(Shared { connection, client: OnceCell::new() }))
+    }
+
+    pub(crate) async fn client(&self) -> Result<Client, ToolError> {
+        let connect = || Client::connect(&self.0.connection);
+        self.0.client.get_or_try_init(connect).await.cloned().map_err(refused)
+    }
+
+    /// The tools that are selected and that a worker executes now, by their names in order.
+    pub(crate) async fn select(&self, selection: Selection) -> Result<Vec<String>, ToolError> {
+        let Selection { category, tag, pool, name } = selection;
+        let request = v1::ListToolsRequest {
+            category: category.unwrap_or_default(),
+            tags: tag.into_iter().collect(),
+            pool: pool.unwrap_or_default(),
+            name: name.unwrap_or_default(),
+            ..v1::ListToolsRequest::default()
+        };
+        let listed = self.client().await?.tools(request).await.map_err(refused)?;
+        let is_meant = |tool: &v1::Tool| {
+            tool.available
+                && !tool.definition_only
+                && tool.alias_of.is_empty()
+                && !BY_NAME_ONLY.contains(&tool.name.as_str())
+        };
+        Ok(listed.tools.into_iter().filter(is_meant).map(|tool| tool.name).collect())
+    }
+
+    /// Makes a run of these calls, below the run of a call.
+    pub(crate) async fn open<'a>(
+        &self,
+        context: &'a Context,
+        members: &[Member],
+        timeout: Duration,
+    ) -> Result<Child<'a>, ToolError> {
+        if members.is_empty() {
+            return Err(ToolError::bad_input("", "no tool is selected: list the tools first"));
+        }
+        if members.len() > CALLS_MAX {
+            let count = members.len();
+            return Err(ToolError::bad_input(
+                "",
+                format!("{count} tools are selected, at most {CALLS_MAX} are called"),
+            ));
+        }
+        let depth = context.metadata().get(DEPTH).and_then(|depth| depth.parse().ok()).unwrap_or(0_u32);
+        if depth >= DEPTH_MAX {
+            return Err(ToolError::new(format!(
+                "{DEPTH_MAX} runs were made below each other, more are not: call the tools yourself"
+            )));
+        }
+        let client = self.client().await?;
+        let request = request(context, &client, members, (timeout, depth)).await?;
+        let watch = client.execute(request).await.map_err(refused)?;
+        let (transcript, reported) = (Transcript::default(), Vec::new());
+        Ok(Child { context, client, watch, transcript, total: members.len(), reported })
+    }
+}
+
+/// The same for every attempt of the call, because another request under the same id would be refused.
+async fn request(
+    context: &Context,
+    client: &Client,
+    members: &[Member],
+    (timeout, depth): (Duration, u32),
+) -> Result<v1::CreateRunRequest, ToolError> {
+    let (run_id, call_id) = (context.run_id().to_string(), context.call_id().to_string());
+    let parent = client.run(&run_id).await.map_err(|error| {
+        ToolError::new(format!(
+            "the key of this worker cannot read the run that calls it ({error}): give it a key of the run's tenant"
+        ))
+    })?;
+    let call = parent.calls.iter().find(|call| call.call_id == call_id);
+    let lasts = call.and_then(|call| {
+        let seconds = call.deadline.as_ref()?.seconds.checked_sub(call.create_time.as_ref()?.seconds)?;
+        u64::try_from(seconds).ok().map(Duration::from_secs)
+    });
+    let timeout = lasts.map_or(timeout, |lasts| lasts.min(timeout)).max(Duration::from_secs(1));
+    let metadata: BTreeMap<String, String> =
+        [(PARENT_RUN, run_id.clone()), (PARENT_CALL, call_id.clone()), (DEPTH, (depth + 1).to_string())]
+            .map(|(key, value)| (key.to_owned(), value))
+            .into();
+    let calls = members.iter().enumerate().map(|(index, member)| v1::NewCall {
+        call_id: format!("m{index}"),
+        tool: member.tool.clone(),
+        arguments: member.arguments.clone(),
+        metadata: metadata.clone().into_iter().collect(),
+        concurrency: v1::ToolConcurrency::Parallel.into(),
+        ..v1::NewCall::default()
+    });
+    let digest = Sha256::digest(format!("{run_id}/{call_id}"));
+    let digest: String = digest.iter().map(|byte| format!("{byte:02x}")).collect();
+    Ok(v1::CreateRunRequest {
+        calls: calls.collect(),
+        timeout: timeout.try_into().ok(),
+        request_id: format!("child-{digest}"),
+        tenant: parent.tenant,
+        ..v1::CreateRunRequest::default()
+    })
+}
+
+impl Child<'_> {
+    pub(crate) fn run_id(&self) -> &str {
+        self.transcript.run_id()
+    }
+
+    /// Follows the run until it ends, or until its transcript is enough. Reports each call that ends, or that waits
+    /// for a person. If the parent call ended meanwhile, the run is cancelled.
+    pub(crate) async fn follow(&mut self, is_enough: impl Fn(&Transcript) -> bool) -> Result<(), ToolError> {
+        while !is_enough(&self.transcript) {
+            let events = tokio::select! {
+                biased;
+                () = self.context.cancelled() => {
+                    self.stop_with_parent().await;
+                    return Err(ToolError::new("the call was stopped"));
+                }
+                events = self.watch.next() => events.map_err(refused)?,
+            };
+            let Some(events) = events else { break };
+            events.iter().for_each(|event| self.transcript.apply(event));
+            for event in &events {
+                self.report(event).await?;
+            }
+        }
+        Ok(())
+    }
+
+    async fn report(&mut self, event: &v1::RunEvent) -> Result<(), ToolError> {
+        let (call_id, what) = match &event.event {
+            Some(Event::CallEnded(ended)) => {
+                let state = ended.outcome.as_ref().map_or(v1::CallState::Unspecified, v1::CallOutcome::state);
+                (&ended.call_id, state_name(state))
+            }
+            Some(Event::CallAwaitingApproval(awaiting)) => (&awaiting.call_id, "awaits approval"),
+            Some(Event::CallWaiting(waiting)) => (&waiting.call_id, "waits for an answer"),
+            _ => return Ok(()),
+        };
+        let tool = self.transcript.calls().iter().find(|call| call.call_id == *call_id).map_or("", |call| &call.tool);
+        let line = format!("{call_id} {tool}: {what} (run {})\n", self.run_id());
+        if self.reported.contains(&line) {
+            return Ok(());
+        }
+        self.context.text(line.clone()).await?;
+        self.reported.push(line);
+        let done = self.transcript.calls().iter().filter(|call| call.outcome.is_some()).count();
+        #[allow(clippy::cast_precision_loss, reason = "there are a few dozen calls")]
+        let (done, total) = (done as f64, self.total as f64);
+        self.context.progress(done, Some(total), "").await
+    }
+
+    /// Cancels the run if the call that made it is cancelled or has ended. Otherwise its worker stops or lost its
+    /// lease, and the next attempt goes on with the run.
+    async fn stop_with_parent(&self) {
+        let is_over = timeout(PARENT_PATIENCE, self.parent_is_over()).await;
+        if matches!(is_over, Ok(Ok(true))) && !self.run_id().is_empty() {
+            // It ends at its own deadline if this fails.
+            drop(self.cancel("the call that made this run is cancelled").await);
+        }
+    }
+
+    /// Whether the log says that the call that made the run is cancelled or has ended. Waits until it does.
+    async fn parent_is_over(&self) -> Result<bool, Error> {
+        let (run_id, call_id) = (self.context.run_id().to_string(), self.context.call_id().as_str());
+        let mut events = self.client.watch(&run_id, None, v1::FloorPolicy::Interleaved).await?;
+        let is_end = |event: &v1::RunEvent| match &event.event {
+            Some(Event::CancelRequested(requested)) => requested.call_id == call_id,
+            Some(Event::CallEnded(ended)) => ended.call_id == call_id,
+            _ => false,
+        };
+        while let Some(some) = events.next().await? {
+            if some.iter().any(is_end) {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
+    pub(crate) async fn cancel(&self, reason: &str) -> Result<(), ToolError> {
+        self.client.cancel_run(self.run_id(), reason).await.map(drop).map_err(refused)
+    }
+
+    /// What each call answered, in the order of the calls.
+    pub(crate) fn answers(&self) -> Vec<Value> {
+        let calls = self.transcript.calls();
+        let room = (ANSWERS_BYTES_MAX / calls.len().max(1)).min(ANSWER_BYTES_MAX);
+        calls.iter().map(|call| answer(call, room)).collect()
+    }
+
+    pub(crate) fn count(&self, state: v1::CallState) -> usize {
+        count(&self.transcript, state)
+    }
+}
+
+/// Calls that ended in a state.
+pub(crate) fn count(transcript: &Transcript, state: v1::CallState) -> usize {
+    let is = |call: &&client::CallTranscript| call.outcome.as_ref().is_some_and(|outcome| outcome.state() == state);
+    transcript.calls().iter().filter(is).count()
+}
+
+fn answer(call: &client::CallTranscript, room: usize) -> Value {
+    let mut answer = json!({ "call_id": call.call_id, "tool": call.tool });
+    let Some(outcome) = &call.outcome else {
+        answer["state"] = json!("pending");
+        return answer;
+    };
+    answer["state"] = json!(state_name(outcome.state()));
+    let mut left = room;
+    let result: Vec<Value> = outcome.result.iter().map(|content| shown(content, &mut left)).collect();
+    let output: String = call.output.iter().filter_map(text_of).collect();
+    if !output.is_empty() {
+        answer["output"] = json!(cut(&output, &mut left));
+    }
+    match <[Value; 1]>::try_from(result) {
+        Ok([only]) => answer["result"] = only,
+        Err(several) if several.is_empty() => {}
+        Err(several) => answer["result"] = json!(several),
+    }
+    if let Some(error) = &outcome.error {
+        answer["error"] = json!(cut(&error.message, &mut left));
+    }
+    if !outcome.reason.is_empty() {
+        answer["reason"] = json!(cut(&outcome.reason, &mut left));
+    }
+    answer
+}
+
+fn text_of(content: &v1::Content) -> Option<&str> {
+    match &content.body {
+        Some(v1::content::Body::Text(text) | v1::content::Body::Json(text)) => Some(text),
+        _ => None,
+    }
+}
+
+fn shown(content: &v1::Content, left: &mut usize) -> Value {
+    match &content.body {
+        Some(v1::content::Body::Json(text)) if text.len() <= *left => {
+            *left -= text.len();
+            serde_json::from_str(text).unwrap_or_else(|_| json!(text))
+        }
+        Some(v1::content::Body::Text(text) | v1::content::Body::Json(text)) => json!(cut(text, left)),
+        Some(v1::content::Body::Data(data)) => json!({ "media_type": data.media_type, "bytes": data.data.len() }),
+        Some(v1::content::Body::Object(object)) => {
+            json!({ "object_id": object.object_id, "bytes": object.size_bytes, "preview": cut(&object.preview, left) })
+        }
+        None => Value::Null,
+    }
+}
+
+/// As much of a text as is left, with a note if it was cut.
+fn cut(text: &str, left: &mut usize) -> String {
+    let shown = toolyard_tool::runtime::beginning(text, *left);
+    *left -= shown.len();
+    match shown.len() == text.len() {
+        true => text.to_owned(),
+        false => format!("{shown} [cut here: {} of {} bytes are shown]", shown.len(), text.len()),
+    }
+}
+
+fn state_name(state: v1::CallState) -> &'static str {
+    match state {
+        v1::CallState::Completed => "completed",
+        v1::CallState::Failed => "failed",
+        v1::CallState::Cancelled => "cancelled",
+        v1::CallState::Expired => "expired",
+        _ => "pending",
+    }
+}
+
+/// A coordinator that is away may be there for another attempt; what it refuses, it refuses again.
+fn refused(error: Error) -> ToolError {
+    match error {
+        Error::Unreachable { .. } | Error::RunUnknown => ToolError::retryable(error.to_string()),
+        Error::Settings(_) | Error::Refused(_) | Error::Source(_) => ToolError::from(error),
+    }
+}

@@ -4,9 +4,7 @@ use async_nats::Client as Broker;
 use bytes::Bytes;
 use futures::StreamExt as _;
 use harness::{Client, Yard, call, client_answer};
-use proto::names::{
-    OBJECTS, PAUSES_BUCKET, RECORDS_BUCKET, REQUESTS_BUCKET, SCHEDULES_BUCKET, STREAM, TOOLS_BUCKET,
-};
+use proto::names::{OBJECTS, PAUSES_BUCKET, RECORDS_BUCKET, REQUESTS_BUCKET, SCHEDULES_BUCKET, STREAM, TOOLS_BUCKET};
 use proto::v1::{self, CallState, FloorPolicy};
 use serde_json::{Value, json};
 

@@ -186,8 +186,7 @@ impl Operator {
         self.must_hold(names::STREAM, bytes).await?;
         let log_bytes = i64::try_from(bytes).unwrap_or(i64::MAX);
         let mut changed = Vec::from_iter(self.set(names::STREAM, "max_bytes", bytes).await?);
-        let growing =
-            [names::RECORDS_BUCKET, names::REQUESTS_BUCKET, names::SCHEDULES_BUCKET, names::SNAPSHOTS_BUCKET];
+        let growing = [names::RECORDS_BUCKET, names::REQUESTS_BUCKET, names::SCHEDULES_BUCKET, names::SNAPSHOTS_BUCKET];
         for bucket in growing {
             let stream = format!("KV_{bucket}");
             let Some(info) = self.info(&stream).await? else { continue };

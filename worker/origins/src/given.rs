@@ -35,7 +35,8 @@ impl std::fmt::Debug for Given {
 }
 
 impl Given {
-    /// A value of the file: a text, `{ env = "NAME" }` or `{ file = "path" }`, the latter two with a `prefix` if wanted.
+    /// A value of the file: a text, `{ env = "NAME" }` or `{ file = "path" }`, the latter two with a `prefix` if
+    /// wanted.
     /// Paths are relative to `folder`.
     pub(crate) fn parse(value: &Value, folder: &Path) -> Result<Self, String> {
         if let Value::String(text) = value {

@@ -195,7 +195,8 @@ async fn redirects_lead_to_allowed_hosts_alone_and_take_no_secrets_to_another() 
     let round = error(&table, json!({ "to": "/round" })).await;
     assert!(round.message.contains("redirects"), "{}", round.message);
     let allow = format!(
-        "[egress]\naddresses = [\"127.0.0.1\"]\nallow = [\"{}\", \"{}\"]\n[[tool]]\nname = \"t\"\ndescription = \"A tool.\"\n\
+        "[egress]\naddresses = [\"127.0.0.1\"]\nallow = [\"{}\", \"{}\"]\n\
+         [[tool]]\nname = \"t\"\ndescription = \"A tool.\"\n\
          url = \"{}\"\n{key}",
         service.address,
         other.address,

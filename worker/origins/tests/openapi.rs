@@ -21,7 +21,8 @@ fn document() -> Value {
                 "get": {
                     "operationId": "getPet", "summary": "Gets a pet.", "tags": ["pets"],
                     "parameters": [
-                        { "name": "fields", "in": "query", "schema": { "type": "array", "items": { "type": "string" } } },
+                        { "name": "fields", "in": "query",
+                          "schema": { "type": "array", "items": { "type": "string" } } },
                         { "name": "ids", "in": "query", "explode": false, "schema": { "type": "array", "items": {} } },
                         { "name": "X-Trace", "in": "header", "schema": { "type": "string", "nullable": true } },
                     ],
@@ -31,17 +32,20 @@ fn document() -> Value {
             "/pets": {
                 "post": {
                     "operationId": "create.pet", "tags": ["pets"],
-                    "requestBody": { "required": true, "content": { "application/json": { "schema": { "$ref": "#/components/schemas/Pet" } } } },
+                    "requestBody": { "required": true, "content": {
+                        "application/json": { "schema": { "$ref": "#/components/schemas/Pet" } } } },
                 },
             },
             "/login": {
                 "post": {
                     "operationId": "login",
-                    "requestBody": { "content": { "application/x-www-form-urlencoded": { "schema": { "type": "object" } } } },
+                    "requestBody": { "content": {
+                        "application/x-www-form-urlencoded": { "schema": { "type": "object" } } } },
                 },
             },
             "/bad/{missing}": { "get": { "operationId": "hole" } },
-            "/bad/ref": { "get": { "operationId": "dangling", "parameters": [{ "$ref": "#/components/parameters/none" }] } },
+            "/bad/ref": { "get": { "operationId": "dangling",
+                "parameters": [{ "$ref": "#/components/parameters/none" }] } },
             "/bad/loop": { "get": { "operationId": "loop", "parameters": [{ "$ref": "#/components/parameters/a" }] } },
             "/bad/outside": { "get": { "operationId": "outside", "parameters": [
                 { "name": "q", "in": "query", "schema": { "$ref": "https://evil.example/schema.json" } }] } },
@@ -53,7 +57,8 @@ fn document() -> Value {
         },
         "components": {
             "parameters": {
-                "petId": { "name": "petId", "in": "path", "required": true, "description": "Which pet", "schema": { "type": "integer" } },
+                "petId": { "name": "petId", "in": "path", "required": true, "description": "Which pet",
+                           "schema": { "type": "integer" } },
                 "a": { "$ref": "#/components/parameters/b" },
                 "b": { "$ref": "#/components/parameters/a" },
             },

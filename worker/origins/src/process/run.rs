@@ -218,7 +218,8 @@ async fn overhear(
             (Stderr::Stream, false) => context.text_on("stderr", piece).await?,
             (Stderr::Log, false) => {
                 let text = beginning(piece.trim_end(), QUOTED_BYTES);
-                tracing::info!(tool = program.name, call = %context.call_id(), text, "a program wrote to standard error");
+                let call = context.call_id();
+                tracing::info!(tool = program.name, %call, text, "a program wrote to standard error");
             }
         }
         if is_end {

@@ -38,14 +38,21 @@ impl Asked {
         }
     }
 
-    /// A question about a job, or one to the client.
-    pub(crate) fn sort(self) -> Result<Asked<Question>, Asked<UserQuestion>> {
+    /// The request by its kind.
+    pub(crate) fn sort(self) -> Sorted {
         let Self { request, pool, reply } = self;
         match request {
-            WorkerRequest::Job(request) => Ok(Asked { request, pool, reply }),
-            WorkerRequest::Ask(request) => Err(Asked { request, pool, reply }),
+            WorkerRequest::Job(request) => Sorted::AboutJob(Asked { request, pool, reply }),
+            WorkerRequest::Ask(request) => Sorted::ToClient(Asked { request, pool, reply }),
         }
     }
+}
+
+/// A worker's request by its kind.
+pub(crate) enum Sorted {
+    AboutJob(Asked<Question>),
+    /// A question of a running tool.
+    ToClient(Asked<UserQuestion>),
 }
 
 impl Signals {

@@ -8,7 +8,7 @@ use tokio::sync::oneshot;
 
 use super::{OwnerHandle, OwnerTask, Request};
 use crate::nats::journal::{AppendError, Journal};
-use crate::nats::signals::Asked;
+use crate::nats::signals::{Asked, Sorted};
 
 /// The most questions processed concurrently. A worker without an answer repeats its question.
 const QUESTIONS_MAX: usize = 1024;
@@ -19,8 +19,8 @@ impl OwnerTask {
             return;
         }
         let asked = match asked.sort() {
-            Ok(asked) => asked,
-            Err(asks_client) => return self.ask_client(asks_client),
+            Sorted::AboutJob(asked) => asked,
+            Sorted::ToClient(asked) => return self.ask_client(asked),
         };
         if self.questions.len() >= QUESTIONS_MAX {
             return;

@@ -1,5 +1,5 @@
-//! Prints the acceptance table of the tools: runs the tests of its rows, each tool through a broker, a coordinator and a
-//! worker, and shows what became of each row. `cargo run -p toolyard-tests --bin acceptance`
+//! Prints the acceptance table of the tools: runs the tests of its rows, each tool through a broker, a coordinator and
+//! a worker, and shows what became of each row. `cargo run -p toolyard-tests --bin acceptance`
 
 use std::collections::HashMap;
 use std::io::Write as _;

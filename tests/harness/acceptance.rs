@@ -1,5 +1,5 @@
-//! The acceptance table of the tools: what must hold, and which tool of the set each row is about. The tests of the rows
-//! are in `tests/scenarios/acceptance.rs` and `acceptance_tools.rs`; `acceptance` prints the table.
+//! The acceptance table of the tools: what must hold, and which tool of the set each row is about. The tests of the
+//! rows are in `tests/scenarios/acceptance.rs` and `acceptance_tools.rs`; `acceptance` prints the table.
 
 use std::io::Write as _;
 

@@ -54,9 +54,10 @@ impl Tool for Bash {
 
     fn about(&self) -> About {
         about(
-            "Runs a shell command and streams what it writes to stdout and stderr. The result is its exit code, or the \
-             signal that ended it. Standard input is empty, and processes that it leaves in the background end with it; \
-             set run_in_background for a command that goes on. Programs that gain rights, such as sudo, do not work.",
+            "Runs a shell command and streams what it writes to stdout and stderr. The result is its exit code, or \
+             the signal that ended it. Standard input is empty, and processes that it leaves in the background end \
+             with it; set run_in_background for a command that goes on. Programs that gain rights, such as sudo, do \
+             not work.",
         )
     }
 

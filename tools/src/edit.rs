@@ -95,9 +95,10 @@ impl Tool for Edit {
     type Input = Change;
 
     fn about(&self) -> About {
-        let text = "Changes a text file by exact replacements or a unified diff, or creates one with its content. All of a \
-                    call is done or nothing. The result is the diff and the new SHA-256. Refused: a text that is not in \
-                    the file or not unique, a file that has changed since it was read, binary files.";
+        let text = "Changes a text file by exact replacements or a unified diff, or creates one with its content. \
+                    All of a call is done or nothing. The result is the diff and the new SHA-256. Refused: a text \
+                    that is not in the file or not unique, a file that has changed since it was read, binary \
+                    files.";
         let about = About::new(text).destructive().uses_machine().idle_timeout(None);
         about.category("filesystem").side_effect_scope(scope::LOCAL_STATE)
     }
@@ -225,7 +226,8 @@ fn fresh(input: &Change, way: Way, before: &[u8], name: &str) -> Result<(), Tool
     match (&input.expected_sha256, way) {
         (None, Way::Content) => {
             let message = format!(
-                "{name:?} is there already: give expected_sha256, which read_file returns, to replace all of it, or use edits"
+                "{name:?} is there already: give expected_sha256, which read_file returns, to replace all of it, or \
+                 use edits"
             );
             Err(ToolError::bad_input("/path", message))
         }

@@ -143,9 +143,9 @@ impl Tool for Git {
     type Input = Ask;
 
     fn about(&self) -> About {
-        let text = "Works with a git repository: status, diff, log, show, blame; branch and worktree (list, create, switch, \
-                    delete); commit. The result is JSON, and a diff is text. Hooks, filters and programs that the \
-                    repository configures are not run, and the network is not used.";
+        let text = "Works with a git repository: status, diff, log, show, blame; branch and worktree (list, create, \
+                    switch, delete); commit. The result is JSON, and a diff is text. Hooks, filters and programs \
+                    that the repository configures are not run, and the network is not used.";
         let about = About::new(text).destructive().uses_machine().idle_timeout(None).permission(Permission::Write);
         about.parallel_when(READS).category("development").side_effect_scope(scope::LOCAL_STATE)
     }

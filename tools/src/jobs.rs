@@ -1,7 +1,7 @@
 //! Programs that outlive the call that starts them: background jobs of `bash`, `powershell` and `process`.
 //!
-//! A job lives in the worker that started it, and ends with it. It is reached by its id, which cannot be guessed, and is
-//! listed to calls of the run that started it. Its latest output is kept, also for a while after its end.
+//! A job lives in the worker that started it, and ends with it. It is reached by its id, which cannot be guessed, and
+//! is listed to calls of the run that started it. Its latest output is kept, also for a while after its end.
 
 mod ring;
 

@@ -191,9 +191,9 @@ impl Tool for Lint {
     type Input = Check;
 
     fn about(&self) -> About {
-        let text = "Checks code with the linters that fit the project and are installed (ruff, eslint, biome, clippy, \
-                    shellcheck and others), and shows what they found as file, line, column, severity, rule and message. It \
-                    changes nothing: make the changes with edit.";
+        let text = "Checks code with the linters that fit the project and are installed (ruff, eslint, biome, \
+                    clippy, shellcheck and others), and shows what they found as file, line, column, severity, rule \
+                    and message. It changes nothing: make the changes with edit.";
         let about = About::new(text).read_only().uses_machine().idle_timeout(None).attempt_timeout(ATTEMPT_TIMEOUT);
         about.category("development").side_effect_scope(scope::NONE)
     }

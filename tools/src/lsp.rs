@@ -230,8 +230,9 @@ impl Tool for Lsp {
 
     fn about(&self) -> About {
         let text = "Asks a language server about code: definition, references, hover (type and documentation), \
-                    document_symbols, workspace_symbols, diagnostics. Name the place by line and symbol. Lines and columns \
-                    are counted from 1. The first call for a project starts the server, which takes some seconds.";
+                    document_symbols, workspace_symbols, diagnostics. Name the place by line and symbol. Lines and \
+                    columns are counted from 1. The first call for a project starts the server, which takes some \
+                    seconds.";
         let about = About::new(text).read_only().uses_machine().idle_timeout(None);
         about.category("development").side_effect_scope(scope::NONE)
     }

@@ -62,9 +62,10 @@ impl Tool for PowerShell {
 
     fn about(&self) -> About {
         about(
-            "Runs a command of PowerShell (pwsh) and streams what it writes. The result is its exit code, or the signal \
-             that ended it. Standard input is empty, and processes that it leaves in the background end with it; set \
-             run_in_background for a command that goes on. Use it only where PowerShell is wanted; bash is there too.",
+            "Runs a command of PowerShell (pwsh) and streams what it writes. The result is its exit code, or the \
+             signal that ended it. Standard input is empty, and processes that it leaves in the background end with \
+             it; set run_in_background for a command that goes on. Use it only where PowerShell is wanted; bash is \
+             there too.",
         )
     }
 

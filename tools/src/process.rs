@@ -124,9 +124,9 @@ impl Tool for Process {
     type Input = Wish;
 
     fn about(&self) -> About {
-        let text = "Starts a program that goes on after the call, and lists, reads, signals and stops such jobs, those of \
-                    bash with run_in_background too. A job ends at its timeout, and with its worker. The latest MiB of its \
-                    output is kept, for an hour after its end.";
+        let text = "Starts a program that goes on after the call, and lists, reads, signals and stops such jobs, \
+                    those of bash with run_in_background too. A job ends at its timeout, and with its worker. The \
+                    latest MiB of its output is kept, for an hour after its end.";
         let about = About::new(text).destructive().open_world().uses_machine().idle_timeout(None);
         about.parallel_when(READS).category("shell").side_effect_scope(scope::NETWORK)
     }

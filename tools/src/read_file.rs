@@ -104,8 +104,9 @@ impl Tool for ReadFile {
     type Input = Excerpt;
 
     fn about(&self) -> About {
-        let text = "Shows lines of a text file with their numbers, or a picture (PNG, JPEG, GIF, WebP). The result ends \
-                    with the file's SHA-256, which edit takes as expected_sha256, and says whether there are more lines.";
+        let text = "Shows lines of a text file with their numbers, or a picture (PNG, JPEG, GIF, WebP). The result \
+                    ends with the file's SHA-256, which edit takes as expected_sha256, and says whether there are \
+                    more lines.";
         let about = About::new(text).read_only().uses_machine().idle_timeout(None);
         about.category("filesystem").side_effect_scope(scope::NONE)
     }

@@ -45,12 +45,6 @@ pub(super) async fn follow(
         if !killed && (wrong.is_some() && due.is_none() || exited.is_some() && closed) {
             due = Some(Instant::now());
         }
-        let overdue = async {
-            match due {
-                Some(due) => sleep_until(due).await,
-                None => std::future::pending().await,
-            }
-        };
         tokio::select! {
             biased;
             report = command.report() => match report {
@@ -78,7 +72,7 @@ pub(super) async fn follow(
                 due = Some(Instant::now() + TERM_GRACE);
             }
             Some(order) = orders.next() => command.order(order),
-            () = overdue => {
+            () = until(due) => {
                 if killed {
                     tracing::warn!("a command cannot be killed; its slot is kept until it is gone");
                     break;
@@ -97,6 +91,13 @@ pub(super) async fn follow(
         (Some(wrong), _) => Err(wrong),
         (None, Some(exit)) => Ok(exit),
         (None, None) => Err(ToolError::new("the program ended in an unknown way")),
+    }
+}
+
+async fn until(due: Option<Instant>) {
+    match due {
+        Some(due) => sleep_until(due).await,
+        None => std::future::pending().await,
     }
 }
 

@@ -26,8 +26,9 @@ impl Ring {
         self.forgotten + self.kept.len() as u64
     }
 
-    /// At most that many bytes, at least 4, from an offset on, or from the first one that is kept; and where they begin. A character
-    /// that is not complete at the end stays for the next read, unless `is_all` says that nothing follows.
+    /// At most that many bytes, at least 4, from an offset on, or from the first one that is kept; and where they
+    /// begin. A character that is not complete at the end stays for the next read, unless `is_all` says that nothing
+    /// follows.
     pub(super) fn read(&self, offset: u64, most: usize, is_all: bool) -> (u64, Vec<u8>) {
         let from = offset.max(self.forgotten);
         let start = usize::try_from(from - self.forgotten).unwrap_or(usize::MAX).min(self.kept.len());

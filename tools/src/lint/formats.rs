@@ -166,7 +166,8 @@ fn unescaped(text: &str) -> String {
 fn plain(line: &str) -> Option<Found> {
     static LINE: LazyLock<Option<Regex>> = LazyLock::new(|| {
         Regex::new(
-            r"^(?:vet: )?([^:\s][^:]*):(\d+)(?::(\d+))?:\s*(?i:(error|warning|note|info)\b:?\s*)?(.+?)(?:\s*\[([\w./-]+)\])?\s*$",
+            r"(?x)^(?:vet:\ )?([^:\s][^:]*):(\d+)(?::(\d+))?:\s*
+            (?i:(error|warning|note|info)\b:?\s*)?(.+?)(?:\s*\[([\w./-]+)\])?\s*$",
         )
         .ok()
     });

@@ -16,7 +16,7 @@ use toolyard_tool::{Context, ToolError};
 
 /// Messages that wait to be written to a server.
 pub(super) const WRITES_MAX: usize = 64;
-/// Files of which diagnostics are kept.
+/// Files whose diagnostics are kept.
 const REPORTED_MAX: usize = 2_000;
 /// Works in progress that are counted.
 const WORKING_MAX: usize = 100;

@@ -111,8 +111,8 @@ pub(super) fn known() -> Vec<LanguageServer> {
         server("pyright-langserver", &["--stdio"], &PYTHON, &PYTHON_ROOTS, "npm install -g pyright"),
         server("pylsp", &[], &PYTHON, &PYTHON_ROOTS, "pip install python-lsp-server"),
         server("jedi-language-server", &[], &PYTHON, &PYTHON_ROOTS, "pip install jedi-language-server"),
-        // It loads the compiler that the project has installed. Its second server, for syntax alone, would answer first,
-        // and not follow imports.
+        // It loads the compiler that the project has installed. Its second server, for syntax alone, would answer
+        // first, and not follow imports.
         LanguageServer {
             runs_project_code: true,
             options: json!({ "tsserver": { "useSyntaxServer": "never" } }),

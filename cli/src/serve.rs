@@ -176,8 +176,8 @@ pub(crate) struct WorkerArgs {
     #[arg(long, env = "TOOLYARD_SLOTS", value_name = "N", default_value_t = worker::SLOTS)]
     #[arg(value_parser = clap::value_parser!(u32).range(1..))]
     slots: u32,
-    /// The folder that its tools work in. It must not contain the files of keys and hooks that the worker is given. With
-    /// --http, --programs or MCP servers it may be left out: then the built-in tools are not hosted
+    /// The folder that its tools work in. It must not contain the files of keys and hooks that the worker is given.
+    /// With --http, --programs or MCP servers it may be left out: then the built-in tools are not hosted
     #[arg(long, env = "TOOLYARD_ROOT", value_name = "DIR")]
     #[arg(required_unless_present_any = ["http", "programs", "mcp", "mcp_config"])]
     root: Option<PathBuf>,

@@ -1,5 +1,5 @@
-//! The cost of the queue for a call of an MCP tool: the same call straight to the server and through Toolyard, one in turn
-//! with the other, each to a process of its own of the same server.
+//! The cost of the queue for a call of an MCP tool: the same call straight to the server and through Toolyard, one in
+//! turn with the other, each to a process of its own of the same server.
 
 use std::path::Path;
 use std::sync::Arc;

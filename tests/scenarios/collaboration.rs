@@ -255,3 +255,48 @@ async fn a_trigger_is_signed_repeated_only_when_asked_and_leads_nowhere_else() {
     let error = ship.error("remote_trigger", json!({ "trigger": "elsewhere" })).await;
     assert!(error.contains("there is no trigger \"elsewhere\"; there are: deploy"), "{error}");
 }
+
+#[tokio::test]
+async fn a_tool_schedules_calls_which_run_until_the_schedule_is_deleted() {
+    let ship = Ship::start(None).await;
+    let create = json!({ "action": "create", "every_s": 1, "tool": "crew_answers", "name": "Pump" });
+    let made = ship.call("schedule_cron", create).await;
+    let id = made["schedule_id"].as_str().expect("it has an id").to_owned();
+    let fired = async {
+        loop {
+            let listed = ship.call("schedule_cron", json!({ "action": "list" })).await;
+            if listed["schedules"][0]["last_run_id"].as_str().is_some_and(|run| !run.is_empty()) {
+                return listed;
+            }
+        }
+    };
+    let listed = tokio::time::timeout(PATIENCE, fired).await.expect("it fires");
+    assert_eq!(
+        (&listed["schedules"][0]["tool"], &listed["schedules"][0]["name"]),
+        (&json!("crew_answers"), &json!("Pump"))
+    );
+    let paused = ship.call("schedule_cron", json!({ "action": "pause", "schedule_id": id })).await;
+    assert_eq!(paused["status"], "paused");
+    ship.call("schedule_cron", json!({ "action": "delete", "schedule_id": id })).await;
+    assert_eq!(ship.call("schedule_cron", json!({ "action": "list" })).await["schedules"], json!([]));
+    for (wrong, place) in [
+        (json!({ "action": "create", "tool": "crew_answers" }), "give one of cron, every_s and at"),
+        (json!({ "action": "create", "tool": "crew_answers", "at": "soon" }), "/at"),
+        (json!({ "action": "create", "cron": "0 9 * * *" }), "/tool"),
+        (json!({ "action": "create", "tool": "crew_answers", "cron": "0 0 30 2 *" }), "never fires"),
+        (json!({ "action": "pause" }), "/schedule_id"),
+    ] {
+        let error = ship.error("schedule_cron", wrong).await;
+        assert!(error.contains(place), "{place} is not in {error}");
+    }
+}
+
+#[tokio::test]
+async fn a_model_finds_the_tool_that_it_needs_by_words() {
+    let ship = Ship::start(None).await;
+    let found = ship.call("search_tools", json!({ "query": "send one call to all tools", "limit": 3 })).await;
+    assert_eq!(found["tools"][0]["name"], "task_broadcast", "{found}");
+    assert_eq!(found["tools"][0]["input_schema"]["type"], "object");
+    assert_eq!(ship.call("search_tools", json!({ "query": "quantum" })).await["tools"], json!([]));
+    assert!(ship.error("search_tools", json!({ "query": " " })).await.contains("/query"));
+}

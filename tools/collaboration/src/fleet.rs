@@ -163,15 +163,20 @@ async fn request(
         concurrency: v1::ToolConcurrency::Parallel.into(),
         ..v1::NewCall::default()
     });
-    let digest = Sha256::digest(format!("{run_id}/{call_id}"));
-    let digest: String = digest.iter().map(|byte| format!("{byte:02x}")).collect();
     Ok(v1::CreateRunRequest {
         calls: calls.collect(),
         timeout: timeout.try_into().ok(),
-        request_id: format!("child-{digest}"),
+        request_id: child_id(context),
         tenant: parent.tenant,
         ..v1::CreateRunRequest::default()
     })
+}
+
+/// The id of what a call requests: the same for all of its attempts.
+pub(crate) fn child_id(context: &Context) -> String {
+    let digest = Sha256::digest(format!("{}/{}", context.run_id(), context.call_id()));
+    let digest: String = digest.iter().map(|byte| format!("{byte:02x}")).collect();
+    format!("child-{digest}")
 }
 
 impl Child<'_> {
@@ -342,7 +347,7 @@ fn state_name(state: v1::CallState) -> &'static str {
 }
 
 /// A coordinator that is away may be there for another attempt; what it refuses, it refuses again.
-fn refused(error: Error) -> ToolError {
+pub(crate) fn refused(error: Error) -> ToolError {
     match error {
         Error::Unreachable { .. } | Error::RunUnknown => ToolError::retryable(error.to_string()),
         Error::Settings(_) | Error::Refused(_) | Error::Source(_) => ToolError::from(error),

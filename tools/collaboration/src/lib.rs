@@ -5,7 +5,9 @@ mod agenda;
 mod fleet;
 mod forum;
 mod remote_trigger;
+mod schedule_cron;
 mod search;
+mod search_tools;
 mod shelf;
 mod task;
 mod task_broadcast;
@@ -19,7 +21,9 @@ pub use agenda::{Agenda, AgendaAction, AgendaInput};
 pub use fleet::Fleet;
 pub use forum::{Forum, ForumAction, ForumInput};
 pub use remote_trigger::{REMOTE_TRIGGER, RemoteTrigger, TriggerInput};
+pub use schedule_cron::{CronAction, CronInput, SCHEDULE_CRON, ScheduleCron};
 pub use search::{RecordSearch, SearchInput, SearchKind};
+pub use search_tools::{SEARCH_TOOLS, SearchTools, ToolQuery};
 pub use task::{TaskAction, TaskInput, TaskStatus, Tasks};
 pub use task_broadcast::{Broadcast, TASK_BROADCAST, TaskBroadcast};
 pub use team_agent::{TEAM_AGENT, Team, TeamAgent, TeamMember};
@@ -29,7 +33,7 @@ pub use triggers::{InvalidTriggers, Triggers};
 /// What some of the tools need beside their pool. A tool without it is not hosted.
 #[derive(Debug, Clone, Default)]
 pub struct Options {
-    /// The coordinators, for `team_agent` and `task_broadcast`.
+    /// The coordinators, for `team_agent`, `task_broadcast`, `schedule_cron` and `search_tools`.
     pub fleet: Option<Fleet>,
     /// The addresses of `remote_trigger`.
     pub triggers: Option<Triggers>,
@@ -54,6 +58,8 @@ impl Options {
         let needs = [
             (TEAM_AGENT, "--api-url", self.fleet.is_some()),
             (TASK_BROADCAST, "--api-url", self.fleet.is_some()),
+            (SCHEDULE_CRON, "--api-url", self.fleet.is_some()),
+            (SEARCH_TOOLS, "--api-url", self.fleet.is_some()),
             (REMOTE_TRIGGER, "--triggers", self.triggers.is_some()),
         ];
         for (tool, option, is_given) in needs {
@@ -73,7 +79,8 @@ pub fn host(table: Table, options: Options) -> Result<Table, InvalidTool> {
     let Options { fleet, triggers } = options;
     let mut table = table.host(Tasks)?.host(Agenda)?.host(Forum)?.host(RecordSearch)?.host(TimeReasoning)?;
     if let Some(fleet) = fleet {
-        table = table.host(TeamAgent::new(fleet.clone()))?.host(TaskBroadcast::new(fleet))?;
+        table = table.host(TeamAgent::new(fleet.clone()))?.host(TaskBroadcast::new(fleet.clone()))?;
+        table = table.host(ScheduleCron::new(fleet.clone()))?.host(SearchTools::new(fleet))?;
     }
     match triggers {
         Some(triggers) => table.host(RemoteTrigger::new(triggers)),

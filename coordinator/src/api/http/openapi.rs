@@ -174,8 +174,8 @@ const OBJECT: &str = "The response is the object's bytes, under the object's own
 const UPLOAD: &str = "The object's bytes; `Content-Type` is its media type.";
 const FORMAT: &str = "All tools as definitions for a model, in a vendor's form: an object with `tools`, and \
     `names`, which maps changed names to the tools' own.";
-const DEFER_LOADING: &str = "With `format` openai or anthropic: names of tools, with commas between them and `*` for any \
-    characters, whose definitions have `defer_loading`. The model loads such a definition only when its vendor's tool \
+const DEFER_LOADING: &str = "With `format` openai or anthropic: names of tools, with commas between them and `*` for \
+    any characters, whose definitions have `defer_loading`. The model loads such a definition only when its vendor's tool \
     search finds it. `search_tools` is never deferred.";
 
 fn events(method: &Method, schemas: &mut Schemas) -> Value {

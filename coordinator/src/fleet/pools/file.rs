@@ -213,7 +213,8 @@ mod tests {
     #[test]
     fn a_facade_with_mistakes_is_named_with_its_places() {
         let text = "[facades.a]\ntool = \"b c\"\n[facades.d]\ntool = \"a\"\n[facades.e]\ntool = \"x\"\n\
-                    permission = \"admin\"\ninput_schema = { type = \"array\" }\ntags = [\"\"]\n[facades.\"f g\"]\ntool = \"x\"";
+                    permission = \"admin\"\ninput_schema = { type = \"array\" }\ntags = [\"\"]\n\
+                    [facades.\"f g\"]\ntool = \"x\"";
         let error = parse(Path::new("pools.toml"), text).expect_err("it has mistakes").to_string();
         for place in ["a.tool", "d.tool: a is a facade itself", "e.permission", "e.input_schema", "e.tags", "facades: "]
         {

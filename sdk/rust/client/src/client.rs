@@ -416,7 +416,7 @@ impl Client {
 
     /// As [`Self::persist`]. The compiler can prove that the future of such a request may move to another thread. It
     /// cannot for an async closure.
-    async fn repeat<T, F>(&self, ask: impl Fn() -> F) -> Result<T, Error>
+    pub(crate) async fn repeat<T, F>(&self, ask: impl Fn() -> F) -> Result<T, Error>
     where
         F: Future<Output = Result<Response<T>, Status>>,
     {

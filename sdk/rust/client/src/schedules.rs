@@ -12,11 +12,14 @@ impl Client {
     /// # Errors
     /// If the coordinator refuses the request or cannot be reached.
     pub async fn create_schedule(&self, request: v1::CreateScheduleRequest) -> Result<v1::Schedule, Error> {
-        let ask = async || self.schedules.clone().create_schedule(request.clone()).await;
+        let ask = || {
+            let (mut schedules, request) = (self.schedules.clone(), request.clone());
+            async move { schedules.create_schedule(request).await }
+        };
         let created = if request.request_id.is_empty() {
             ask().await.map_err(|status| self.error(status))?.into_inner()
         } else {
-            self.persist(ask).await?
+            self.repeat(ask).await?
         };
         Ok(created.schedule.unwrap_or_default())
     }
@@ -33,7 +36,12 @@ impl Client {
         let mut schedules = Vec::new();
         loop {
             request.page_size = i32::try_from((limit - schedules.len()).max(1)).unwrap_or(i32::MAX);
-            let page = self.persist(async || self.schedules.clone().list_schedules(request.clone()).await).await?;
+            let page = self
+                .repeat(|| {
+                    let (mut schedules, request) = (self.schedules.clone(), request.clone());
+                    async move { schedules.list_schedules(request).await }
+                })
+                .await?;
             schedules.extend(page.schedules);
             schedules.truncate(limit);
             if schedules.len() >= limit || page.next_page_token.is_empty() {
@@ -49,7 +57,12 @@ impl Client {
     /// If the coordinator refuses the request or cannot be reached.
     pub async fn schedule(&self, id: &str) -> Result<v1::Schedule, Error> {
         let request = v1::GetScheduleRequest { schedule_id: id.to_owned() };
-        let got = self.persist(async || self.schedules.clone().get_schedule(request.clone()).await).await?;
+        let got = self
+            .repeat(|| {
+                let (mut schedules, request) = (self.schedules.clone(), request.clone());
+                async move { schedules.get_schedule(request).await }
+            })
+            .await?;
         Ok(got.schedule.unwrap_or_default())
     }
 
@@ -59,7 +72,12 @@ impl Client {
     /// If the coordinator refuses the request or cannot be reached.
     pub async fn pause_schedule(&self, id: &str, reason: &str) -> Result<v1::Schedule, Error> {
         let request = v1::PauseScheduleRequest { schedule_id: id.to_owned(), reason: reason.to_owned() };
-        let paused = self.persist(async || self.schedules.clone().pause_schedule(request.clone()).await).await?;
+        let paused = self
+            .repeat(|| {
+                let (mut schedules, request) = (self.schedules.clone(), request.clone());
+                async move { schedules.pause_schedule(request).await }
+            })
+            .await?;
         Ok(paused.schedule.unwrap_or_default())
     }
 
@@ -69,7 +87,12 @@ impl Client {
     /// If the coordinator refuses the request or cannot be reached.
     pub async fn resume_schedule(&self, id: &str) -> Result<v1::Schedule, Error> {
         let request = v1::ResumeScheduleRequest { schedule_id: id.to_owned() };
-        let resumed = self.persist(async || self.schedules.clone().resume_schedule(request.clone()).await).await?;
+        let resumed = self
+            .repeat(|| {
+                let (mut schedules, request) = (self.schedules.clone(), request.clone());
+                async move { schedules.resume_schedule(request).await }
+            })
+            .await?;
         Ok(resumed.schedule.unwrap_or_default())
     }
 

@@ -107,7 +107,8 @@ struct Process {
     guarded: Guarded,
     /// The last lines of its standard error.
     said: Arc<Mutex<VecDeque<String>>>,
-    reader: tokio::task::JoinHandle<()>,
+    /// Reads what it writes to standard error. Ends with this.
+    reader: tokio::task::JoinSet<()>,
 }
 
 /// Both eras: `server/discover` first, and `initialize` if the server does not know it.
@@ -151,7 +152,8 @@ async fn program(reach: &Reach, programs: &Programs, client: Client) -> Result<C
         return Err(ConnectError::NoPipes);
     };
     let said = Arc::new(Mutex::new(VecDeque::new()));
-    let reader = tokio::spawn(read_errors(stderr, Arc::clone(&client.server), Arc::clone(&said)));
+    let mut reader = tokio::task::JoinSet::new();
+    reader.spawn(read_errors(stderr, Arc::clone(&client.server), Arc::clone(&said)));
     let mut process = Process { guarded, said, reader };
     // The lines are watched for the limit, behind which the transport drops them.
     let lines = Lines::new(stdout, MESSAGE_BYTES_MAX);
@@ -235,9 +237,9 @@ impl Process {
         }
     }
 
-    async fn stop(self) {
+    async fn stop(mut self) {
         self.guarded.stop(STOP_GRACE).await;
-        self.reader.abort();
+        self.reader.abort_all();
     }
 }
 

@@ -128,7 +128,7 @@ fn part(block: ContentBlock, structured: &mut Option<Value>, parts: &mut Vec<Con
     Ok(())
 }
 
-/// Says of which resource the next part is.
+/// Names the resource of the next part.
 fn heading(uri: &str, mime_type: Option<&str>) -> Content {
     Content::Json(json!({"type": "resource", "uri": uri, "mimeType": mime_type}).to_string())
 }

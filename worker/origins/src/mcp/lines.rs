@@ -1,7 +1,8 @@
 //! The output of a server on its way to the protocol: a message that is too large becomes an error of its call.
 //!
-//! The transport drops a line over its limit without a word, and the call would wait until its timeout. Here the line is
-//! only watched: its length, its beginning and its end, where the id of the request is. Behind it the error is added.
+//! The transport drops a line over its limit without a word, and the call would wait until its timeout. Here the line
+//! is only watched: its length, its beginning and its end, where the id of the request is. Behind it the error is
+//! added.
 
 use std::io;
 use std::pin::Pin;

@@ -171,7 +171,7 @@ impl Server {
                 pause = PAUSE_FIRST;
             }
             let server = self.name();
-            tracing::warn!(server, %why, pause_ms = pause.as_millis(), "an MCP server is not running, starting it again");
+            tracing::warn!(server, %why, pause_ms = pause.as_millis(), "an MCP server ended, starting it again");
             self.links[index].state.send_replace(State::Down(why.into()));
             if index == 0 {
                 self.metrics.failed();

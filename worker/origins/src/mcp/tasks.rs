@@ -32,8 +32,8 @@ pub(super) fn life(context: &Context) -> u64 {
     u64::try_from(left.as_millis()).unwrap_or(u64::MAX)
 }
 
-/// Whether a server of 2025-11-25 refuses a call because its tool only runs as a task, as the TypeScript SDK does it: by
-/// a result with the text of an error of the protocol.
+/// Whether a server of 2025-11-25 refuses a call because its tool only runs as a task, as the TypeScript SDK does it:
+/// by a result with the text of an error of the protocol.
 pub(super) fn are_required(result: &CallToolResult) -> bool {
     let text = result.content.first().and_then(|block| block.as_text()).map_or("", |text| text.text.as_str());
     result.is_error == Some(true) && text.starts_with("MCP error -32601") && names_them(text)

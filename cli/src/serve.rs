@@ -149,6 +149,7 @@ Examples:
     --root /srv/builds --sandbox isolated --network
   toolyard worker --pool api --http tools.toml
   toolyard worker --pool scripts --programs tools.toml
+  toolyard worker --pool search --backends backends.toml
 
 SIGTERM or Ctrl-C: takes no more calls, lets those that run end and gives back
 the rest. A second one ends it at once. Its log tells at its start how
@@ -171,8 +172,8 @@ pub(crate) struct WorkerArgs {
     #[arg(value_parser = clap::value_parser!(u32).range(1..))]
     slots: u32,
     /// The folder that its tools work in. It must not contain the files of keys and hooks that the worker is given. With
-    /// --http or --programs it may be left out: then the built-in tools are not hosted
-    #[arg(long, env = "TOOLYARD_ROOT", value_name = "DIR", required_unless_present_any = ["http", "programs"])]
+    /// --http, --programs or --backends it may be left out: then the built-in tools are not hosted
+    #[arg(long, env = "TOOLYARD_ROOT", value_name = "DIR", required_unless_present_any = ["http", "programs", "backends"])]
     root: Option<PathBuf>,
     #[command(flatten)]
     origins: OriginArgs,

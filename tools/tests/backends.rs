@@ -25,7 +25,8 @@ async fn search(headers: HeaderMap, Json(asked): Json<Value>) -> axum::response:
         "nothing" => Json(json!({ "results": [] })).into_response(),
         query => {
             assert_eq!(key, "Bearer sesame");
-            let page = |number| json!({ "title": format!("Page {number}"), "url": "https://x.example/", "content": query, "score": 1 });
+            let url = "https://x.example/";
+            let page = |number| json!({ "title": format!("Page {number}"), "url": url, "content": query });
             let all: Vec<Value> = (1..=asked["max_results"].as_u64().unwrap() + 3).map(page).collect();
             Json(json!({ "answer": "So it is.", "results": all })).into_response()
         }
@@ -92,7 +93,8 @@ fn json_of(part: &Content) -> Value {
 async fn a_search_has_numbered_pages_as_json_and_as_text() {
     let called = call("web_search", json!({ "query": "rust", "max_results": 2 })).await;
     let parts = called.result.unwrap();
-    let page = |index| json!({ "index": index, "title": format!("Page {index}"), "url": "https://x.example/", "snippet": "rust" });
+    let url = "https://x.example/";
+    let page = |index| json!({ "index": index, "title": format!("Page {index}"), "url": url, "snippet": "rust" });
     let expected = json!({ "query": "rust", "answer": "So it is.", "results": [page(1), page(2)] });
     assert_eq!(json_of(&parts[0]), expected);
     let text = "So it is.\n\n[1] Page 1\nhttps://x.example/\nrust\n\n[2] Page 2\nhttps://x.example/\nrust";

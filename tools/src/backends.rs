@@ -83,5 +83,6 @@ pub(super) async fn until_cancelled<T>(
 
 /// The beginning of a text, of at most `max` bytes.
 pub(super) fn beginning(text: &str, max: usize) -> &str {
-    &text[..text.floor_char_boundary(max)]
+    let end = (0..=max.min(text.len())).rev().find(|end| text.is_char_boundary(*end));
+    &text[..end.unwrap_or(0)]
 }

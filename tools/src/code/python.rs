@@ -80,13 +80,11 @@ impl Python {
         let mut request = Request::run(self.program.display().to_string(), ["-I", "-c", "import json"], folder.work());
         request.workspace = Some(folder.top().to_owned());
         let mut program = self.sandbox.start(request, Left::default()).await.map_err(|error| error.to_string())?;
-        loop {
-            match program.report().await {
-                Some(Report::Exited(Exit::ExitCode(0))) => return Ok(()),
-                Some(Report::Exited(exit)) => return Err(format!("it does not run in the sandbox: {exit:?}")),
-                Some(Report::Failed(error)) => return Err(format!("it does not start in the sandbox: {error}")),
-                Some(Report::Gone | Report::PerhapsGone) | None => return Err("it ended in an unknown way".to_owned()),
-            }
+        match program.report().await {
+            Some(Report::Exited(Exit::ExitCode(0))) => Ok(()),
+            Some(Report::Exited(exit)) => Err(format!("it does not run in the sandbox: {exit:?}")),
+            Some(Report::Failed(error)) => Err(format!("it does not start in the sandbox: {error}")),
+            Some(Report::Gone | Report::PerhapsGone) | None => Err("it ended in an unknown way".to_owned()),
         }
     }
 }
@@ -101,7 +99,7 @@ fn confined(worker: &Sandbox, python: &PythonSettings, readable: Vec<PathBuf>) -
     let memory = python.memory.unwrap_or(MEMORY);
     let memory = Some(settings.limits.memory.map_or(memory, |most| most.min(memory)));
     let file_bytes = settings.limits.file_bytes.min(FILE_BYTES_MAX);
-    let limits = Limits { memory, file_bytes, ..settings.limits.clone() };
+    let limits = Limits { memory, file_bytes, ..settings.limits };
     let readable = settings.readable.iter().cloned().chain(readable).collect();
     let settings = Settings { level, network: Network::Denied, limits, readable, ..settings };
     let sandbox = Sandbox::new(settings).map_err(|error| error.to_string())?;

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use origins::http::HttpTools;
 use origins::process::ProgramTools;
 use sandbox::Sandbox;
+use tools::Backends;
 use worker::Table;
 
 use crate::exit::Failure;
@@ -18,6 +19,10 @@ pub(crate) struct OriginArgs {
     /// The file, or the folder of files, of programs to host as tools (TOML or JSON; docs/howto/program-tools.md)
     #[arg(long, env = "TOOLYARD_PROGRAMS", value_name = "PATH")]
     programs: Option<PathBuf>,
+    /// The file of backends for web_search, file_search and code_interpreter, each hosted if it is there
+    /// (docs/howto/backends.md)
+    #[arg(long, env = "TOOLYARD_BACKENDS", value_name = "FILE")]
+    backends: Option<PathBuf>,
 }
 
 /// The files, read.
@@ -25,6 +30,7 @@ pub(crate) struct OriginArgs {
 pub(crate) struct Origins {
     http: Option<HttpTools>,
     programs: Option<ProgramTools>,
+    backends: Option<Backends>,
 }
 
 impl OriginArgs {
@@ -32,7 +38,8 @@ impl OriginArgs {
     pub(crate) fn read(self) -> Result<Origins, Failure> {
         let http = self.http.as_deref().map(HttpTools::read).transpose()?;
         let programs = self.programs.as_deref().map(ProgramTools::read).transpose()?;
-        Ok(Origins { http, programs })
+        let backends = self.backends.as_deref().map(Backends::read).transpose()?;
+        Ok(Origins { http, programs, backends })
     }
 }
 
@@ -40,7 +47,8 @@ impl Origins {
     /// The files of their secrets, which programs must not open.
     pub(crate) fn secret_files(&self) -> Vec<PathBuf> {
         let http = self.http.iter().flat_map(|http| http.secret_files().to_vec());
-        http.chain(self.programs.iter().flat_map(ProgramTools::secret_files)).collect()
+        let backends = self.backends.iter().flat_map(|backends| backends.secret_files().to_vec());
+        http.chain(backends).chain(self.programs.iter().flat_map(ProgramTools::secret_files)).collect()
     }
 
     /// The folders of programs, which they must be able to read.
@@ -49,7 +57,7 @@ impl Origins {
     }
 
     pub(crate) fn has_programs(&self) -> bool {
-        self.programs.is_some()
+        self.programs.is_some() || self.backends.as_ref().is_some_and(Backends::has_programs)
     }
 
     /// Hosts their tools beside those of a table. The log has those that cannot be hosted.
@@ -59,6 +67,9 @@ impl Origins {
         }
         if let Some(programs) = self.programs {
             (table, _) = programs.host(table, sandbox).await?;
+        }
+        if let Some(backends) = self.backends {
+            table = backends.host(table, sandbox).await.map_err(tools::Error::from)?;
         }
         Ok(table)
     }

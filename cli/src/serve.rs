@@ -155,6 +155,7 @@ Examples:
     --mcp 'npx -y @modelcontextprotocol/server-everything'
   toolyard worker --pool crm --mcp https://mcp.example.com/mcp \\
     --mcp-token-file /run/secrets/mcp
+  toolyard worker --pool search --backends backends.toml
 
 SIGTERM or Ctrl-C: takes no more calls, lets those that run end and gives back
 the rest. A second one ends it at once. Its log tells at its start how
@@ -177,9 +178,9 @@ pub(crate) struct WorkerArgs {
     #[arg(value_parser = clap::value_parser!(u32).range(1..))]
     slots: u32,
     /// The folder that its tools work in. It must not contain the files of keys and hooks that the worker is given.
-    /// With --http, --programs or MCP servers it may be left out: then the built-in tools are not hosted
+    /// With --http, --programs, --backends or MCP servers it may be left out: then the built-in tools are not hosted
     #[arg(long, env = "TOOLYARD_ROOT", value_name = "DIR")]
-    #[arg(required_unless_present_any = ["http", "programs", "mcp", "mcp_config"])]
+    #[arg(required_unless_present_any = ["http", "programs", "backends", "mcp", "mcp_config"])]
     root: Option<PathBuf>,
     #[command(flatten)]
     origins: OriginArgs,

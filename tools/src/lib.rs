@@ -4,8 +4,11 @@
 //! may do whatever its user may.
 
 mod ask_user;
+mod backends;
 mod bash;
+mod code;
 mod edit;
+mod file_search;
 mod git;
 mod glob;
 mod grep;
@@ -25,6 +28,7 @@ mod settings;
 mod shell;
 mod time;
 mod walk;
+mod web_search;
 
 use std::io;
 use std::path::PathBuf;
@@ -33,8 +37,11 @@ use sandbox::Sandbox;
 use toolyard_tool::{InvalidTool, Table};
 
 pub use ask_user::{ASK_USER, Question, ask_user};
+pub use backends::Backends;
 pub use bash::{Bash, Script};
+pub use code::{Code, CodeInterpreter, PythonSettings};
 pub use edit::{Change, Edit, Replacement};
+pub use file_search::{FileSearch, Passages};
 pub use git::{Action, Ask, Git, Operation};
 pub use glob::{Glob, Paths};
 pub use grep::{Grep, Mode, Search};
@@ -47,6 +54,7 @@ pub use read_file::{Excerpt, ReadFile};
 pub use root::Root;
 pub use settings::{InvalidSettings, ToolSettings};
 pub use time::{CurrentTime, Place};
+pub use web_search::{WebQuery, WebSearch};
 
 /// The built-in tools cannot be hosted.
 #[derive(Debug, thiserror::Error)]

@@ -1,6 +1,6 @@
 //! What the tools for shells have in common: a command streams its output and ends with its call, or becomes a job.
 
-mod relay;
+pub(super) mod relay;
 
 use std::path::PathBuf;
 use std::time::Duration;

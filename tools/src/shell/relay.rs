@@ -25,8 +25,10 @@ const BYTES: &str = "application/octet-stream";
 /// them is not text: all of it is sent as data.
 const STRAY_MAX: usize = 8;
 
-pub(super) struct Relay<'a> {
+pub(in super::super) struct Relay<'a> {
     context: &'a Context,
+    /// Those of stdout and stderr.
+    channels: [&'static str; 2],
     /// Bytes of output, on both channels.
     said: AtomicUsize,
     let_go: &'a CancellationToken,
@@ -35,16 +37,26 @@ pub(super) struct Relay<'a> {
 impl<'a> Relay<'a> {
     /// Lets go of its pipes when the token is cancelled: from then on nothing new is waited for.
     pub(super) fn new(context: &'a Context, let_go: &'a CancellationToken) -> Self {
-        Self { context, said: AtomicUsize::new(0), let_go }
+        Self::on(["stdout", "stderr"], context, let_go)
+    }
+
+    /// As [`Self::new`], on these channels.
+    pub(in super::super) fn on(
+        channels: [&'static str; 2],
+        context: &'a Context,
+        let_go: &'a CancellationToken,
+    ) -> Self {
+        Self { context, channels, said: AtomicUsize::new(0), let_go }
     }
 
     /// Ends with the pipes, or when they are empty after the call let go of them.
-    pub(super) async fn pump(
+    pub(in super::super) async fn pump(
         &self,
         stdout: Option<impl AsyncRead + Unpin>,
         stderr: Option<impl AsyncRead + Unpin>,
     ) -> Result<(), ToolError> {
-        tokio::try_join!(self.pump_one("stdout", stdout), self.pump_one("stderr", stderr))?;
+        let [out, err] = self.channels;
+        tokio::try_join!(self.pump_one(out, stdout), self.pump_one(err, stderr))?;
         Ok(())
     }
 

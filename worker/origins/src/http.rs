@@ -8,6 +8,7 @@ mod endpoint;
 mod events;
 mod file;
 mod openapi;
+mod service;
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -17,6 +18,7 @@ use toolyard_tool::Table;
 pub(crate) use events::Lines;
 
 pub use crate::source::{InvalidFile, Skipped};
+pub use service::{Answer, Piece, Service, ServiceFile, Services};
 
 use self::client::Client;
 use self::file::{Entry, Tool};

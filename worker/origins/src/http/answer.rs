@@ -34,25 +34,41 @@ pub(crate) async fn take(
         return Err(refused(endpoint, response).await);
     }
     let headers = response.headers();
-    let media_type = headers.get(CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or_default().to_owned();
-    let essence = media_type.split(';').next().unwrap_or_default().trim().to_ascii_lowercase();
+    let (media_type, essence) = media_type(headers);
     if endpoint.method == Method::HEAD {
         return Output::json(&head(response.status(), headers));
     }
-    match essence.as_str() {
-        "text/event-stream" => follow(endpoint, context, response.into_body(), Form::Events).await,
-        "application/x-ndjson" | "application/ndjson" | "application/jsonl" | "application/x-jsonlines" => {
-            follow(endpoint, context, response.into_body(), Form::Lines).await
-        }
-        _ => whole(endpoint, response, &essence, &media_type).await,
+    match Form::of(&essence) {
+        Some(form) => follow(endpoint, context, response.into_body(), form).await,
+        None => whole(endpoint, response, &essence, &media_type).await,
     }
 }
 
+/// The media type of a body, and without its parameters in small letters.
+pub(super) fn media_type(headers: &HeaderMap) -> (String, String) {
+    let media_type = headers.get(CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or_default().to_owned();
+    let essence = media_type.split(';').next().unwrap_or_default().trim().to_ascii_lowercase();
+    (media_type, essence)
+}
+
 /// The form of a body that arrives piece by piece.
-#[derive(Debug, Clone, Copy)]
-enum Form {
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Form {
     Events,
     Lines,
+}
+
+impl Form {
+    /// The form that a media type has; `None` for a body that is taken as a whole.
+    pub(super) fn of(essence: &str) -> Option<Self> {
+        match essence {
+            "text/event-stream" => Some(Self::Events),
+            "application/x-ndjson" | "application/ndjson" | "application/jsonl" | "application/x-jsonlines" => {
+                Some(Self::Lines)
+            }
+            _ => None,
+        }
+    }
 }
 
 /// Sends the events of a body as output as they come.
@@ -80,12 +96,8 @@ async fn follow(endpoint: &Endpoint, context: &Context, mut body: Incoming, form
     transcript.result()
 }
 
-async fn whole(
-    endpoint: &Endpoint,
-    response: Response<Incoming>,
-    essence: &str,
-    media_type: &str,
-) -> Result<Output, ToolError> {
+/// The whole body of a response, if it is not too large.
+pub(super) async fn bytes(endpoint: &Endpoint, response: Response<Incoming>) -> Result<Vec<u8>, ToolError> {
     let mut body = response.into_body();
     let max = endpoint.response_bytes_max;
     let announced = body.size_hint().exact().and_then(|bytes| usize::try_from(bytes).ok()).unwrap_or(0);
@@ -99,6 +111,16 @@ async fn whole(
         }
         bytes.extend_from_slice(&piece);
     }
+    Ok(bytes)
+}
+
+async fn whole(
+    endpoint: &Endpoint,
+    response: Response<Incoming>,
+    essence: &str,
+    media_type: &str,
+) -> Result<Output, ToolError> {
+    let bytes = bytes(endpoint, response).await?;
     let is_json = essence == "application/json" || essence.ends_with("+json");
     let is_text = essence.starts_with("text/") || essence.ends_with("+xml") || essence == "application/xml";
     match bytes.is_empty() {
@@ -122,7 +144,7 @@ fn data(media_type: &str, bytes: Vec<u8>) -> Output {
 }
 
 /// The next bytes of a body; `None` at its end.
-async fn next(endpoint: &Endpoint, body: &mut Incoming) -> Result<Option<Bytes>, ToolError> {
+pub(super) async fn next(endpoint: &Endpoint, body: &mut Incoming) -> Result<Option<Bytes>, ToolError> {
     loop {
         let frame = timeout(endpoint.idle_timeout, body.frame()).await.map_err(|_| endpoint.silent())?;
         match frame {
@@ -150,7 +172,7 @@ fn head(status: StatusCode, headers: &HeaderMap) -> Value {
 }
 
 /// The error of a response that is none.
-async fn refused(endpoint: &Endpoint, response: Response<Incoming>) -> ToolError {
+pub(super) async fn refused(endpoint: &Endpoint, response: Response<Incoming>) -> ToolError {
     let (parts, body) = response.into_parts();
     let status = parts.status;
     let excerpt = excerpt(endpoint, body).await;
@@ -200,7 +222,7 @@ fn retry_after(headers: &HeaderMap) -> Option<Duration> {
     Some(u64::try_from(until.as_second() - now.as_second()).map_or(Duration::ZERO, Duration::from_secs))
 }
 
-fn too_large(endpoint: &Endpoint, error: &dyn std::fmt::Display) -> ToolError {
+pub(super) fn too_large(endpoint: &Endpoint, error: &dyn std::fmt::Display) -> ToolError {
     let message = format!("the answer of {} is too large: {error}", endpoint.label());
     ToolError::of_call(CallError::new(ErrorKind::OutputTooLarge, message))
 }

@@ -12,7 +12,7 @@ use toolyard_tool::{AnyTool, Context, Output, ToolError};
 use url::Url;
 
 use super::answer;
-use super::client::{Client, Outgoing};
+use super::client::{Client, Outgoing, SendError};
 use crate::given::Given;
 
 /// Formats that a response may have; anything else is accepted too.
@@ -95,10 +95,7 @@ impl AnyTool for Endpoint {
         let work = async {
             let outgoing = self.outgoing(context, arguments)?;
             let response = tokio::time::timeout(self.idle_timeout, self.client.send(outgoing, self.connect_timeout));
-            let response = response.await.map_err(|_| self.silent())?.map_err(|error| {
-                let message = format!("{} was not answered: {error}", self.label());
-                if error.is_transient() { ToolError::retryable(message) } else { ToolError::new(message) }
-            })?;
+            let response = response.await.map_err(|_| self.silent())?.map_err(|error| self.unanswered(&error))?;
             answer::take(self, context, response).await
         };
         tokio::select! {
@@ -120,6 +117,12 @@ impl Endpoint {
     /// The error when nothing arrived for too long.
     pub(crate) fn silent(&self) -> ToolError {
         ToolError::retryable(format!("{} sent nothing for {:?}", self.label(), self.idle_timeout))
+    }
+
+    /// The error when nothing was answered.
+    pub(crate) fn unanswered(&self, error: &SendError) -> ToolError {
+        let message = format!("{} was not answered: {error}", self.label());
+        if error.is_transient() { ToolError::retryable(message) } else { ToolError::new(message) }
     }
 
     /// The values that must not reach the model, even if the service sends them back.

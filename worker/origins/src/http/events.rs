@@ -3,25 +3,39 @@
 /// Bytes of one event or line.
 pub(crate) const EVENT_BYTES_MAX: usize = 1024 * 1024;
 
-/// An event is longer than [`EVENT_BYTES_MAX`].
+/// An event is longer than it may be.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("an event has more than {EVENT_BYTES_MAX} bytes")]
-pub(crate) struct TooLong;
+#[error("an event has more than {bytes_max} bytes")]
+pub(crate) struct TooLong {
+    bytes_max: usize,
+}
 
 /// Cuts bytes into lines. A line ends with LF or CR LF.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Lines {
     /// The line that is not complete yet.
     begun: Vec<u8>,
+    bytes_max: usize,
+}
+
+impl Default for Lines {
+    fn default() -> Self {
+        Self::up_to(EVENT_BYTES_MAX)
+    }
 }
 
 impl Lines {
+    /// Lines of at most this many bytes.
+    pub(crate) const fn up_to(bytes_max: usize) -> Self {
+        Self { begun: Vec::new(), bytes_max }
+    }
+
     /// The lines that these bytes complete, without their ends.
     pub(crate) fn take(&mut self, bytes: &[u8]) -> Result<Vec<String>, TooLong> {
         let mut lines = Vec::new();
         for piece in bytes.split_inclusive(|byte| *byte == b'\n') {
-            if self.begun.len() + piece.len() > EVENT_BYTES_MAX {
-                return Err(TooLong);
+            if self.begun.len() + piece.len() > self.bytes_max {
+                return Err(TooLong { bytes_max: self.bytes_max });
             }
             self.begun.extend_from_slice(piece);
             if piece.ends_with(b"\n") {
@@ -48,13 +62,25 @@ pub(crate) struct Event {
 }
 
 /// Makes events of lines.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Events {
     begun: Event,
     has_data: bool,
+    bytes_max: usize,
+}
+
+impl Default for Events {
+    fn default() -> Self {
+        Self::up_to(EVENT_BYTES_MAX)
+    }
 }
 
 impl Events {
+    /// Events of at most this many bytes.
+    pub(crate) fn up_to(bytes_max: usize) -> Self {
+        Self { begun: Event::default(), has_data: false, bytes_max }
+    }
+
     /// The event that a line completes.
     pub(crate) fn take(&mut self, line: &str) -> Result<Option<Event>, TooLong> {
         let line = line.trim_start_matches('\u{feff}');
@@ -66,8 +92,8 @@ impl Events {
         let value = value.strip_prefix(' ').unwrap_or(value);
         match field {
             "data" => {
-                if self.begun.data.len() + value.len() > EVENT_BYTES_MAX {
-                    return Err(TooLong);
+                if self.begun.data.len() + value.len() > self.bytes_max {
+                    return Err(TooLong { bytes_max: self.bytes_max });
                 }
                 if std::mem::replace(&mut self.has_data, true) {
                     self.begun.data.push('\n');
@@ -113,12 +139,13 @@ mod tests {
         let mut lines = Lines::default();
         let long = vec![b'x'; EVENT_BYTES_MAX];
         assert_eq!(lines.take(&long), Ok(Vec::new()));
-        assert_eq!(lines.take(b"x"), Err(TooLong));
+        let too_long = TooLong { bytes_max: EVENT_BYTES_MAX };
+        assert_eq!(lines.take(b"x"), Err(too_long));
         let mut events = Events::default();
         let line = format!("data: {}", "x".repeat(EVENT_BYTES_MAX / 2));
         assert_eq!(events.take(&line), Ok(None));
         assert_eq!(events.take(&line), Ok(None));
-        assert_eq!(events.take(&line), Err(TooLong));
+        assert_eq!(events.take(&line), Err(too_long));
     }
 
     #[test]

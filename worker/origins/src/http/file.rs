@@ -28,7 +28,7 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 /// How long an attempt may take, unless set.
 const TIMEOUT: Duration = Duration::from_secs(60);
 /// How long nothing may arrive, unless set.
-const IDLE_TIMEOUT: Duration = Duration::from_secs(30);
+pub(super) const IDLE_TIMEOUT: Duration = Duration::from_secs(30);
 /// How long an OpenAPI document may take.
 const DOCUMENT_TIMEOUT: Duration = Duration::from_secs(30);
 /// Bytes of a response that is taken as a whole, unless set.
@@ -93,13 +93,13 @@ enum Source {
 
 /// What all requests of an entry have in common.
 #[derive(Debug, Clone)]
-struct Settings {
-    headers: Vec<(HeaderName, Given)>,
-    query: Vec<(String, Given)>,
+pub(super) struct Settings {
+    pub(super) headers: Vec<(HeaderName, Given)>,
+    pub(super) query: Vec<(String, Given)>,
     body: BodyFormat,
-    idempotency_header: Option<HeaderName>,
-    connect_timeout: Duration,
-    response_bytes_max: usize,
+    pub(super) idempotency_header: Option<HeaderName>,
+    pub(super) connect_timeout: Duration,
+    pub(super) response_bytes_max: usize,
 }
 
 /// The fields of [`Settings`] as they are written.
@@ -116,10 +116,10 @@ struct Written {
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(default, deny_unknown_fields)]
-struct WrittenEgress {
+pub(super) struct WrittenEgress {
     allow: Option<Vec<String>>,
     addresses: Vec<String>,
-    ca: Option<PathBuf>,
+    pub(super) ca: Option<PathBuf>,
 }
 
 /// Reads a file and checks all that can be checked without a document.
@@ -150,7 +150,8 @@ pub(super) fn read(path: &Path) -> Result<File, InvalidFile> {
     }
     let authorities = written.ca.as_ref().map(|ca| std::fs::read(folder.join(ca))).transpose();
     let authorities = authorities.map_err(|error| wrong("egress", format!("ca cannot be read: {error}")))?;
-    let egress = egress(&written, &entries).map_err(|error| wrong("egress", error))?;
+    let urls: Vec<Url> = entries.iter().flat_map(Entry::urls).collect();
+    let egress = written.rules(&urls).map_err(|error| wrong("egress", error))?;
     for entry in &entries {
         entry.urls().try_for_each(|url| egress.check(&url)).map_err(|error| wrong(&entry.place, error.to_string()))?;
     }
@@ -162,14 +163,16 @@ pub(super) fn read(path: &Path) -> Result<File, InvalidFile> {
     Ok(File { egress, authorities, connect_timeouts, secret_files, entries })
 }
 
-/// The rules as they are written; unless they are, the hosts of the file.
-fn egress(written: &WrittenEgress, entries: &[Entry]) -> Result<Egress, String> {
-    let hosts = match &written.allow {
-        Some(allow) => allow.iter().map(|host| host.parse()).collect::<Result<Vec<HostRule>, _>>()?,
-        None => entries.iter().flat_map(Entry::urls).filter_map(|url| HostRule::of(&url)).collect(),
-    };
-    let networks = written.addresses.iter().map(|network| network.parse());
-    Ok(Egress { hosts, networks: networks.collect::<Result<Vec<Network>, _>>()? })
+impl WrittenEgress {
+    /// The rules as they are written; unless they are, the hosts of the file's addresses.
+    pub(super) fn rules(&self, urls: &[Url]) -> Result<Egress, String> {
+        let hosts = match &self.allow {
+            Some(allow) => allow.iter().map(|host| host.parse()).collect::<Result<Vec<HostRule>, _>>()?,
+            None => urls.iter().filter_map(HostRule::of).collect(),
+        };
+        let networks = self.addresses.iter().map(|network| network.parse());
+        Ok(Egress { hosts, networks: networks.collect::<Result<Vec<Network>, _>>()? })
+    }
 }
 
 impl Entry {
@@ -197,12 +200,12 @@ impl Entry {
 }
 
 impl Settings {
-    fn given(&self) -> impl Iterator<Item = &Given> {
+    pub(super) fn given(&self) -> impl Iterator<Item = &Given> {
         self.headers.iter().map(|(_, given)| given).chain(self.query.iter().map(|(_, given)| given))
     }
 
     /// Takes its fields from a table, which must have no others left.
-    fn parse(table: Map<String, Value>, folder: &Path) -> Result<Self, String> {
+    pub(super) fn parse(table: Map<String, Value>, folder: &Path) -> Result<Self, String> {
         let written: Written = serde_json::from_value(Value::Object(table)).map_err(|error| error.to_string())?;
         let header = |name: &str| name.parse::<HeaderName>().map_err(|_| format!("{name:?} is no name of a header"));
         let given = |kind: &str, name: &str, value: &Value| {

@@ -134,11 +134,11 @@ fn place(route: &Route) -> Place {
 }
 
 /// The output of a call, as far as it is shown.
-#[derive(Debug, Default)]
+#[derive(Debug, Clone, Default)]
 pub(crate) struct Said {
     pub(crate) stdout: String,
     pub(crate) stderr: String,
-    is_cut: bool,
+    pub(crate) is_cut: bool,
     /// Some of it was emitted already.
     pub(crate) is_told: bool,
 }
@@ -160,6 +160,12 @@ impl Said {
         let stream = if is_stderr { &mut self.stderr } else { &mut self.stdout };
         stream.push_str(&shown);
         shown
+    }
+
+    /// All of it that is not empty, with whether it is of stderr.
+    pub(crate) fn both(&self) -> Vec<(bool, String)> {
+        let both = [(false, self.stdout.clone()), (true, self.stderr.clone())];
+        both.into_iter().filter(|(_, text)| !text.is_empty()).collect()
     }
 
     pub(crate) fn is_empty(&self) -> bool {

@@ -51,6 +51,8 @@ pub struct Stream {
     metadata: Value,
     last_error: Value,
     events: Vec<Event>,
+    /// Ends of questions, with their times, that wait until no other step is told.
+    waiting: Vec<(v1::CallEnded, i64)>,
 }
 
 /// A call as a step. The SDKs support only one step in progress at a time, so a step is emitted while its call has the
@@ -63,6 +65,13 @@ struct Step {
     ended_at: Option<i64>,
     output: Option<String>,
     last_error: Value,
+}
+
+impl Step {
+    /// Its beginning was emitted, and its end was not.
+    fn is_open(&self) -> bool {
+        self.is_told && self.ended_at.is_none()
+    }
 }
 
 impl Stream {
@@ -83,6 +92,7 @@ impl Stream {
             metadata: json!({}),
             last_error: Value::Null,
             events: Vec::new(),
+            waiting: Vec::new(),
         }
     }
 
@@ -195,6 +205,11 @@ impl Stream {
     }
 
     fn end_part(&mut self, status: &'static str, kind: &'static str) {
+        // The client's library knows a step only from the stream that began it. A call that asks its client goes on.
+        for step in self.steps.iter_mut().filter(|step| step.ended_at.is_none()) {
+            step.is_told = false;
+        }
+        self.end_waiting();
         self.status = status;
         self.say_run(kind);
         self.is_begun = false;
@@ -255,6 +270,8 @@ impl Stream {
         let shown = call.said.take(false, &text);
         if call.is_live() && !shown.is_empty() {
             call.said.is_told = true;
+            // A step that a question has interrupted is told again.
+            self.tell_step(index);
             self.adds(index, &shown);
         }
     }
@@ -271,12 +288,16 @@ impl Stream {
 
     fn ends(&mut self, ended: &v1::CallEnded, at: i64) {
         let (Some(index), Some(outcome)) = (self.calls.find(&ended.call_id), &ended.outcome) else { return };
+        let is_question = self.calls.all.get(index).is_some_and(|call| call.is_question);
+        if is_question && self.steps.iter().any(Step::is_open) {
+            // One step at a time: a question may end while the step of the call that asked is told.
+            return self.waiting.push((ended.clone(), at));
+        }
         // A call that was never approved has not begun.
         self.begin(&ended.call_id, at);
         self.tell_step(index);
         let Some(call) = self.calls.all.get_mut(index) else { return };
         call.stage = Stage::Ended;
-        let is_question = call.is_question;
         let failure = Failure::of(outcome);
         let held = if call.said.is_told { String::new() } else { call.said.stdout.clone() };
         let is_first = held.is_empty() && !call.said.is_told;
@@ -306,6 +327,16 @@ impl Stream {
         }
         let step = self.step(index);
         self.say(kind, step);
+        self.end_waiting();
+    }
+
+    /// Ends the steps that waited for another one to end.
+    fn end_waiting(&mut self) {
+        if !self.steps.iter().any(Step::is_open) {
+            for (ended, at) in std::mem::take(&mut self.waiting) {
+                self.ends(&ended, at);
+            }
+        }
     }
 
     fn say(&mut self, kind: &'static str, data: Value) {

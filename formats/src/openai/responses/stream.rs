@@ -9,7 +9,7 @@ use super::ResponseId;
 use super::items::{self, Carrier};
 use super::message;
 use super::part::{Event, Part, Standing};
-use crate::openai::calls::{Calls, Failure, OURS, Place, Stage, text_of};
+use crate::openai::calls::{Calls, Failure, OURS, Place, Said, Stage, text_of};
 
 /// A run in the form of responses. Its input is the run's output under the policy `ARRIVAL`, from the beginning.
 #[derive(Debug)]
@@ -77,6 +77,7 @@ impl Stream {
         let ended = self.tell(told, run, &mut part);
         if let Some(standing) = ended {
             if standing == Standing::Completed {
+                self.interrupt(&mut part);
                 self.ask_again(&mut part);
             }
             let standing = match standing {
@@ -287,6 +288,30 @@ impl Stream {
         }
     }
 
+    /// Completes the items of calls that go on after this response, because they ask the client something. The next
+    /// response has items of their own for them, with all of their output.
+    fn interrupt(&mut self, part: &mut Part) {
+        let calls = self.calls.all.iter_mut().zip(&mut self.places);
+        for (call, places) in calls.filter(|(call, _)| call.place != Place::Client && call.stage != Stage::Ended) {
+            let Some(place) = places.call else { continue };
+            if let Some(output) = places.output.take() {
+                let said = call.said.clone();
+                if !call.is_live() {
+                    // It may be withdrawn yet.
+                    call.said.clear();
+                } else if !said.is_told {
+                    said.both().iter().for_each(|(is_stderr, text)| say_output(part, output, *is_stderr, text));
+                }
+                end_output(part, output, call, &json!({ "type": "exit", "exit_code": 1 }), "incomplete");
+                call.said = Said { is_told: false, ..said };
+            } else if Carrier::of(call) != Carrier::Shell {
+                let mut item = part.item(place);
+                item["status"] = "incomplete".into();
+                part.done(place, item);
+            }
+        }
+    }
+
     fn speaks(&mut self, index: usize, part: &mut Part) {
         self.open_unless_open(index, part);
         let (Some(call), Some(places)) = (self.calls.all.get(index), self.places.get_mut(index)) else { return };
@@ -300,6 +325,8 @@ impl Stream {
     }
 
     fn says(&mut self, index: usize, output: &v1::CallOutput, part: &mut Part) {
+        // In the response after an interruption it has no item yet.
+        self.open_unless_open(index, part);
         let (Some(call), Some(places)) = (self.calls.all.get_mut(index), self.places.get_mut(index)) else { return };
         let carrier = Carrier::of(call);
         if carrier == Carrier::Image
@@ -324,7 +351,9 @@ impl Stream {
         }
         if carrier == Carrier::Shell && call.is_live() {
             let place = open_output(self.run, call, places, part);
-            say_output(part, place, is_stderr, &shown);
+            // If no output of the item was told yet, there may be some from before an interruption.
+            let told = if call.said.is_told { vec![(is_stderr, shown.clone())] } else { call.said.both() };
+            told.iter().for_each(|(is_stderr, text)| say_output(part, place, *is_stderr, text));
             call.said.is_told = true;
         }
         let data = json!({ "delta": shown, "channel": output.channel });
@@ -364,9 +393,8 @@ impl Stream {
             let (how, more) = items::shell_end(outcome, call.said.is_empty());
             let more = more.map(|(is_stderr, text)| (is_stderr, call.said.take(is_stderr, &text)));
             let place = open_output(self.run, call, places, part);
-            let held = [(false, call.said.stdout.clone()), (true, call.said.stderr.clone())];
-            let unsaid: Vec<(bool, String)> = if call.said.is_told { more.into_iter().collect() } else { held.into() };
-            for (is_stderr, text) in unsaid.iter().filter(|(_, text)| !text.is_empty()) {
+            let untold = if call.said.is_told { more.into_iter().collect() } else { call.said.both() };
+            for (is_stderr, text) in untold.iter().filter(|(_, text)| !text.is_empty()) {
                 say_output(part, place, *is_stderr, text);
             }
             let is_cut_short = Failure::of(outcome).is_some_and(|failure| failure.state != "FAILED");

@@ -7,10 +7,11 @@ use rustix::process::Signal;
 
 use crate::process::Dev;
 
-const TOOLS: [&str; 12] = [
+const TOOLS: [&str; 21] = [
     "ask_user",
     "bash",
     "edit",
+    "forum",
     "get_current_time",
     "git",
     "glob",
@@ -20,6 +21,14 @@ const TOOLS: [&str; 12] = [
     "powershell",
     "process",
     "read_file",
+    "schedule",
+    "schedule_cron",
+    "search",
+    "search_tools",
+    "task",
+    "task_broadcast",
+    "team_agent",
+    "time_reasoning",
 ];
 
 /// `UPDATE_DOCS=1 cargo test -p toolyard --test program reference` writes it anew.

@@ -20,6 +20,7 @@ use std::mem::MaybeUninit;
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
+use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
@@ -100,8 +101,18 @@ pub(super) fn run() -> i32 {
     }
 }
 
+/// A worker that was started in the background, as by `nohup … &`, ignores some signals, and so would all that it
+/// starts. A signal that this process handles has its default effect in programs that it starts.
+fn restore_signals() -> io::Result<()> {
+    for signal in [signal_hook::consts::SIGHUP, signal_hook::consts::SIGINT, signal_hook::consts::SIGQUIT] {
+        signal_hook::flag::register(signal, Arc::default())?;
+    }
+    Ok(())
+}
+
 fn guard() -> io::Result<()> {
     close_inherited();
+    restore_signals()?;
     if let Some(folder) = std::env::var_os(GROUP) {
         crate::groups::enter(Path::new(&folder))?;
     }

@@ -251,7 +251,7 @@ async fn a_facade_has_a_manifest_of_its_own_and_is_executed_by_its_tool() {
     let calls =
         vec![call("bound", "greet_everybody", json!({})), call("own", "greet_everybody", json!({ "text": "bye" }))];
     let outcomes = check::outcomes(&yard.client.execute(calls).await.to_end().await);
-    assert_eq!(check::text(&outcomes["bound"]), "hello");
+    assert_eq!(check::text(&outcomes["bound"]), "hello, greet_everybody");
     let refused = outcomes["own"].error.as_ref().expect("its arguments do not fit the facade's schema");
     assert_eq!(refused.kind(), v1::CallErrorKind::ArgumentsInvalid, "{refused:?}");
 }

@@ -141,10 +141,12 @@ fn isolate(rules: &Rules) -> io::Result<()> {
     namespaces::become_user(rules.user)?;
     namespaces::enter_user()?;
     namespaces::enter_others(rules.network)?;
+    // Opened now: the process inside replaces the root of this one too, and then there is no `/dev` for a moment.
+    let null = null()?;
     let mut inside = std::process::Command::new("/proc/self/exe");
     inside.arg0(crate::NAME).arg(INSIDE).stdin(io::stdin().as_fd().try_clone_to_owned()?);
     let mut inside = inside.spawn()?;
-    close_output()?;
+    close_output(&null)?;
     match inside.wait()?.code() {
         Some(_) => Ok(()),
         // It was killed, before its last report.
@@ -189,7 +191,7 @@ fn serve(rules: Rules) -> io::Result<()> {
         Ok(program) => program,
         Err(error) => return report(&socket, &Report::Failed(error.to_string())),
     };
-    close_output()?;
+    close_output(&null()?)?;
     let obeying = thread::Builder::new().name("orders".to_owned()).spawn(move || obey(orders, program))?;
     wait_for_all(&socket, program)?;
     // Before the worker takes the program for gone.
@@ -202,10 +204,13 @@ fn serve(rules: Rules) -> io::Result<()> {
 }
 
 /// The pipes are the program's alone: they close when it lets go of them.
-fn close_output() -> io::Result<()> {
-    let null = File::options().write(true).open("/dev/null")?;
-    rustix::stdio::dup2_stdout(&null)?;
-    Ok(rustix::stdio::dup2_stderr(&null)?)
+fn close_output(null: &File) -> io::Result<()> {
+    rustix::stdio::dup2_stdout(null)?;
+    Ok(rustix::stdio::dup2_stderr(null)?)
+}
+
+fn null() -> io::Result<File> {
+    File::options().write(true).open("/dev/null")
 }
 
 /// A folder for temporary files of a confined program alone, which goes when this is dropped.

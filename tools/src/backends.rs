@@ -1,4 +1,4 @@
-//! The operator's file of backends: services and programs behind tools, each of which is hosted only if it is there.
+//! The operator's file of backends: services and programs behind tools. A tool is hosted only if its table is there.
 
 use std::path::{Path, PathBuf};
 

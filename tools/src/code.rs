@@ -68,10 +68,10 @@ impl Tool for CodeInterpreter {
     type Input = Code;
 
     fn about(&self) -> About {
-        let text = "Runs Python code and streams what it writes. The current folder is fresh, with the files of the call \
-                    in it; files that the code leaves there are returned. Nothing else remains: each call starts anew, \
-                    so the code must be complete. There is no network. The result has the exit code, the beginning of \
-                    the output, and the list of files, whose contents follow.";
+        let text = "Runs Python code and streams what it writes. The current folder is fresh, with the files of the \
+                    call in it; files that the code leaves there are returned. Nothing else remains: each call starts \
+                    anew, so the code must be complete. There is no network. The result has the exit code, the \
+                    beginning of the output, and the list of files, whose contents follow.";
         let about = About::new(text).idempotent().streaming().uses_machine().idle_timeout(None);
         let about = about.attempt_timeout(Duration::from_secs(u64::from(TIME_MAX_S) + 30));
         about.category("code").side_effect_scope(scope::NONE)

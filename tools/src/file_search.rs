@@ -120,9 +120,9 @@ impl Tool for FileSearch {
     type Input = Passages;
 
     fn about(&self) -> About {
-        let text = "Searches documents for passages. The result is JSON: passages with file_id, filename, score and text, \
-                    the best first. With final the result is an answer that is made of them, as text, and then the \
-                    passages.";
+        let text = "Searches documents for passages. The result is JSON: passages with file_id, filename, score and \
+                    text, the best first. With final the result is an answer that is made of them, as text, and then \
+                    the passages.";
         let about = About::new(text).read_only().open_world().streaming().permission(Permission::Read);
         about.category("search").side_effect_scope(scope::NETWORK)
     }

@@ -79,8 +79,8 @@ impl Tool for WebSearch {
     type Input = WebQuery;
 
     fn about(&self) -> About {
-        let text = "Searches the web. The result is JSON with numbered pages (index, title, url, snippet), and the same \
-                    as text: cite pages by their number.";
+        let text = "Searches the web. The result is JSON with numbered pages (index, title, url, snippet), and the \
+                    same as text: cite pages by their number.";
         let about = About::new(text).read_only().open_world().permission(Permission::Read);
         about.category("search").side_effect_scope(scope::NETWORK)
     }

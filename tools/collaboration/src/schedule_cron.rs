@@ -79,8 +79,8 @@ impl Tool for ScheduleCron {
 
     fn about(&self) -> About {
         About::new(
-            "Schedules calls of a tool: by a cron expression, at intervals, or once. Each firing makes a run of its own. \
-             Also lists, pauses, resumes and deletes schedules.",
+            "Schedules calls of a tool: by a cron expression, at intervals, or once. Each firing makes a run of its \
+             own. Also lists, pauses, resumes and deletes schedules.",
         )
         .idempotent()
         .category("collaboration")

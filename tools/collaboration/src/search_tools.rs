@@ -49,8 +49,8 @@ impl Tool for SearchTools {
 
     fn about(&self) -> About {
         About::new(
-            "Finds tools by words, the best first, with their descriptions and the JSON Schemas of their arguments. Use \
-             it if no tool that you know does what is needed.",
+            "Finds tools by words, the best first, with their descriptions and the JSON Schemas of their arguments. \
+             Use it if no tool that you know does what is needed.",
         )
         .read_only()
         .category("collaboration")

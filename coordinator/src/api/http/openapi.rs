@@ -175,8 +175,8 @@ const UPLOAD: &str = "The object's bytes; `Content-Type` is its media type.";
 const FORMAT: &str = "All tools as definitions for a model, in a vendor's form: an object with `tools`, and \
     `names`, which maps changed names to the tools' own.";
 const DEFER_LOADING: &str = "With `format` openai or anthropic: names of tools, with commas between them and `*` for \
-    any characters, whose definitions have `defer_loading`. The model loads such a definition only when its vendor's tool \
-    search finds it. `search_tools` is never deferred.";
+    any characters, whose definitions have `defer_loading`. The model loads such a definition only when its vendor's \
+    tool search finds it. `search_tools` is never deferred.";
 
 fn events(method: &Method, schemas: &mut Schemas) -> Value {
     match method.name() {

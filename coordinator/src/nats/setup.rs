@@ -48,12 +48,12 @@ pub(super) const REQUEST_ID_BYTES: i64 = 240;
 /// there with a request id and 35 without, and twice that while a new snapshot is written: room for as many as request
 /// ids or the log have. All together fits a broker of 2 GiB beside a log of 1 GiB.
 const LOG_BYTES_PER_SNAPSHOT_BYTE: i64 = 10;
-/// The log's bytes divided by this are the size of the bucket of schedules: 4 MiB beside a log of 1 GiB, which is room
-/// for some thousand schedules.
-const LOG_BYTES_PER_SCHEDULE_BYTE: i64 = 256;
-/// The log's bytes divided by this are the size of the bucket of records: 4 MiB beside a log of 1 GiB, which is what a
+/// The log's bytes divided by this are the size of the bucket of schedules: 2 MiB beside a log of 1 GiB, which is room
+/// for about a thousand schedules.
+const LOG_BYTES_PER_SCHEDULE_BYTE: i64 = 512;
+/// The log's bytes divided by this are the size of the bucket of records: 2 MiB beside a log of 1 GiB, which is what a
 /// broker of 2 GiB still has room for.
-const LOG_BYTES_PER_RECORD_BYTE: i64 = 256;
+const LOG_BYTES_PER_RECORD_BYTE: i64 = 512;
 /// Minimum size of a bucket, however small the log is.
 const BUCKET_BYTES_MIN: i64 = 2 << 20;
 /// How long creating them is retried: a cluster that starts at the same time elects its leaders first, in 4-9 s.

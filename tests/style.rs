@@ -99,10 +99,8 @@ const WIDE: &[&str] = &[
     "tests/scenarios/resolvers.rs",
     "tests/scenarios/tenants.rs",
     "tests/torture/report.rs",
-    "worker/sandbox/src/lib.rs",
     "worker/src/hooked.rs",
     "tools/src/lib.rs",
-    "tools/src/grep.rs",
     "tools/tests/bash.rs",
 ];
 /// Files with comments that are divided by banners.

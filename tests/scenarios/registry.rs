@@ -257,6 +257,24 @@ async fn a_facade_has_a_manifest_of_its_own_and_is_executed_by_its_tool() {
 }
 
 #[tokio::test]
+async fn an_approver_cannot_change_the_arguments_that_a_facade_binds() {
+    let pools = Pools::new(
+        "[facades.greet_everybody]\ntool = \"echo\"\nrequires_confirmation = true\narguments = { text = \"hello\" }\n",
+    );
+    let yard = Yard::start_with(pools.of(&Fixture::new(FIXTURE))).await;
+    let _worker = yard.worker().await;
+    until(&yard.client, lists("greet_everybody")).await;
+    let run = yard.client.create(vec![call("a", "greet_everybody", json!({}))]).await;
+    let approval = v1::CallApproval { arguments: Some(json!({ "text": "bye" }).to_string()) };
+    let decision = Some(v1::call_decision::Decision::Approve(approval));
+    let decisions = vec![v1::CallDecision { call_id: "a".to_owned(), decision }];
+    let request = v1::DecideCallsRequest { run_id: run.id.clone(), decisions };
+    yard.client.runs.clone().decide_calls(request).await.expect("it awaits approval");
+    let outcomes = check::outcomes(&run.watch(v1::FloorPolicy::Arrival).await.to_end().await);
+    assert_eq!(check::text(&outcomes["a"]), "hello, greet_everybody");
+}
+
+#[tokio::test]
 async fn tools_are_found_by_what_is_said_of_them_and_hidden_ones_are_not() {
     let yard = Yard::start(FIXTURE).await;
     let _worker = worker(&yard, "shelf", "catalogue").await;

@@ -97,6 +97,27 @@ async fn a_tool_that_a_tenant_does_not_have_is_neither_listed_nor_named_nor_call
 }
 
 #[tokio::test]
+async fn a_facade_gives_no_tenant_a_tool_that_it_does_not_have() {
+    let facades = "[facades.by_name]\ntool = \"described_otherwise\"\n\
+                   [facades.by_tag]\ntool = \"files_read\"\ntags = [\"harmless\"]\n";
+    let tenants = "[tenants.acme]\nwithout = [{ names = [\"described\"] }, { tags = [\"disk\"] }]\n";
+    let pools = Pools::new(facades);
+    let yard = Guarded::start(pools.of(&Fixture::new(FIXTURE)), Callers::new(&format!("{CALLERS}{tenants}"))).await;
+    let hosts = |tools: &str| yard.fixture.with("TOOLYARD_FIXTURE_TOOLS", tools);
+    let _described = hosts("callable").worker(&yard.broker.url(), "other", 4).await;
+    let _files = hosts("catalogue").worker(&yard.broker.url(), "shelf", 4).await;
+    let [shop, rival] = ["shop", "rival"].map(|name| yard.client(name));
+    until_listed(&rival, "by_name", true).await;
+    until_listed(&rival, "by_tag", true).await;
+    let acme = listed(&shop).await;
+    assert!(!acme.iter().any(|tool| tool.starts_with("by_")), "{acme:?}");
+    for tool in ["by_name", "by_tag"] {
+        let events = shop.execute(vec![call("a", tool, json!({}))]).await.to_end().await;
+        assert!(not_permitted(&events, "a").contains("its tenant does not have it"));
+    }
+}
+
+#[tokio::test]
 async fn a_tool_that_is_taken_from_a_tenant_meanwhile_is_not_called_any_more_and_comes_back_with_the_file() {
     let yard = guarded("").await;
     let shop = yard.client("shop");

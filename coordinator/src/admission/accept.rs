@@ -9,7 +9,7 @@ use hooks::{Confirm, Confirmation};
 use proto::history;
 use run::{
     Approval, CallError, CallId, CallIndex, CallSpec, Concurrency, DefaultDecision, ErrorKind, Fields, File, PoolId,
-    Route, Rules, TenantId, Timestamp, ToolName, WithoutWorker,
+    Route, Rules, TenantId, Timestamp, ToolName, Violation, WithoutWorker,
 };
 use schema::steps::Steps;
 
@@ -18,7 +18,7 @@ use crate::admission::error::RequestError;
 use crate::admission::limits;
 use crate::auth::callers::{Caller, Role, TenantTools};
 use crate::fleet::facades::Facade;
-use crate::fleet::registry::{Entry, Registry, not_permitted};
+use crate::fleet::registry::{Catalog, Entry, Registry, not_permitted};
 use crate::trace;
 
 /// Tool names that an "unknown tool" error lists: enough for any sensible set, and bounded for the others.
@@ -216,7 +216,7 @@ pub(crate) fn accept_one(mut call: RequestedCall, index: usize, scope: &Scope<'_
     let result_use = manifest.map(|manifest| manifest.result_use).unwrap_or_default();
     let keys = manifest.filter(|_| is_executed).map_or(&[][..], |manifest| &manifest.context_keys);
     let context = given(keys, scope.context, &context);
-    let tool = facade.map_or(tool.clone(), |facade| called_as(tool, &facade.tool, &mut metadata));
+    let tool = facade.map_or(tool, |facade| facade.tool.clone());
     CallSpec {
         metadata,
         queue_deadline,
@@ -234,7 +234,7 @@ pub(crate) fn accept_one(mut call: RequestedCall, index: usize, scope: &Scope<'_
 fn delegate(call: &mut RequestedCall, offer: &Offer<'_>) -> Option<Arc<Facade>> {
     let is_listed = call.unlisted.is_none() && !offer.custom.contains_key(&call.tool);
     let entry = offer.registry.catalog_of(offer.tenant).find(&call.tool).filter(|_| is_listed)?;
-    let facade = Arc::clone(entry.facade.as_ref()?);
+    let facade = Arc::clone(&entry.facade.as_ref()?.0);
     if call.arguments.is_empty() {
         call.arguments = Bytes::from_static(b"{}");
     }
@@ -242,16 +242,36 @@ fn delegate(call: &mut RequestedCall, offer: &Offer<'_>) -> Option<Arc<Facade>> 
         Ok(arguments) => call.arguments = arguments,
         Err(error) => call.refusal = call.refusal.take().or(Some(error)),
     }
+    if !keep_called_as(&call.tool, &mut call.metadata) {
+        let limit = run::limit::METADATA_BYTES_MAX;
+        let full = format!("its metadata leaves no room for the name {}; the limit is {limit} bytes", call.tool);
+        call.refusal = call.refusal.take().or(Some(CallError::new(ErrorKind::ArgumentsInvalid, full)));
+    }
     Some(facade)
 }
 
-/// The tool that executes a call, whose metadata keeps the name that the client used.
-pub(crate) fn called_as(name: ToolName, tool: &ToolName, metadata: &mut BTreeMap<String, String>) -> ToolName {
-    let size: usize = metadata.iter().map(|(key, value)| key.len() + value.len()).sum();
-    if size + CALLED_AS.len() + name.as_str().len() <= run::limit::METADATA_BYTES_MAX {
+/// Keeps the name that the client used in the call's metadata, if there is room for it.
+pub(crate) fn keep_called_as(name: &ToolName, metadata: &mut BTreeMap<String, String>) -> bool {
+    let others = metadata.iter().filter(|(key, _)| *key != CALLED_AS);
+    let size: usize = others.map(|(key, value)| key.len() + value.len()).sum();
+    let has_room = size + CALLED_AS.len() + name.as_str().len() <= run::limit::METADATA_BYTES_MAX;
+    if has_room {
         metadata.insert(CALLED_AS.to_owned(), name.to_string());
     }
-    tool.clone()
+    has_room
+}
+
+/// The arguments for a call's tool, if the client used the name of a facade.
+///
+/// # Errors
+/// The facade does not take them.
+fn of_facade(spec: &CallSpec, arguments: &Bytes, catalog: &Catalog) -> Result<Bytes, CallError> {
+    let name: Option<ToolName> = spec.metadata.get(CALLED_AS).and_then(|name| name.parse().ok());
+    let facade = name.and_then(|name| Some((&catalog.find(&name)?.facade.as_ref()?.0, name)));
+    match facade {
+        Some((facade, name)) if facade.tool == spec.tool => facade.arguments(&name, arguments),
+        Some(_) | None => Ok(arguments.clone()),
+    }
 }
 
 /// Whether a tool takes these arguments, as far as the check finishes within the steps of a call.
@@ -354,22 +374,26 @@ fn route(wanted: &Wanted<'_>, scope: &Scope<'_>, found: Option<(&PoolId, &Entry)
     Route::Pool { pool: pool.clone(), policy: hosted.manifest.policy.clone(), version: entry.version().cloned() }
 }
 
-/// Checks that replaced arguments fit the call's tool as it is known now; the worker checks them once more.
+/// Replaced arguments for the call's tool, with those that its facade binds. They fit the tool as it is known now; the
+/// worker checks them once more.
 pub(crate) fn check_changed(
     spec: &CallSpec,
     arguments: &Bytes,
     (registry, tenant): (&Registry, Option<&TenantId>),
-) -> Result<(), RequestError> {
-    let Route::Pool { pool, .. } = &spec.route else { return Ok(()) };
-    let entry =
-        registry.catalog_of(tenant).find(&spec.tool).ok_or_else(|| RequestError::ToolNotFound(spec.tool.clone()))?;
-    let entry = entry.of(pool);
+) -> Result<Bytes, RequestError> {
+    let Route::Pool { pool, .. } = &spec.route else { return Ok(arguments.clone()) };
     // Oversized arguments are rejected by the run.
     if arguments.len() > run::limit::ARGUMENTS_BYTES_MAX {
-        return Ok(());
+        return Ok(arguments.clone());
     }
+    let catalog = registry.catalog_of(tenant);
     let invalid = |violations| RequestError::ArgumentsInvalid { call: spec.id.clone(), violations };
-    entry.hosted.schema.check(arguments).map(|_| ()).map_err(invalid)
+    let arguments = of_facade(spec, arguments, catalog).map_err(|CallError { message, violations, .. }| {
+        invalid(if violations.is_empty() { vec![Violation { path: String::new(), message }] } else { violations })
+    })?;
+    let entry = catalog.find(&spec.tool).ok_or_else(|| RequestError::ToolNotFound(spec.tool.clone()))?;
+    entry.of(pool).hosted.schema.check(&arguments).map_err(invalid)?;
+    Ok(arguments)
 }
 
 fn unknown_tool(tool: &ToolName, unlisted: Option<&Unlisted>, scope: &Scope<'_>) -> CallError {

@@ -166,13 +166,29 @@ impl Facade {
     ///
     /// # Errors
     /// The call's own arguments do not fit the facade's schema, or all together are too large.
-    pub(crate) fn arguments(&self, name: &ToolName, own: &Bytes) -> Result<Bytes, CallError> {
-        if let Some(Err(violations)) = self.input.as_ref().map(|(_, schema)| schema.check(own)) {
+    pub(crate) fn arguments(&self, name: &ToolName, given: &Bytes) -> Result<Bytes, CallError> {
+        let own = without(given, &self.bound);
+        if let Some(Err(violations)) = self.input.as_ref().map(|(_, schema)| schema.check(&own)) {
             let error = CallError::new(ErrorKind::ArgumentsInvalid, schema::describe(&violations));
             return Err(CallError { violations, ..error });
         }
-        bind(name, own, &self.bound)
+        bind(name, &own, &self.bound)
     }
+}
+
+/// The arguments without bound ones that have their values: hooks and approvers see them, and give them back.
+fn without(given: &Bytes, bound: &BTreeMap<String, Box<RawValue>>) -> Bytes {
+    let Ok(mut own) = serde_json::from_slice::<BTreeMap<String, Box<RawValue>>>(given) else { return given.clone() };
+    let all = own.len();
+    let is_same = |own: &RawValue, bound: &RawValue| {
+        let value = |raw: &RawValue| serde_json::from_str::<Value>(raw.get()).ok();
+        value(own) == value(bound)
+    };
+    own.retain(|name, own| bound.get(name).is_none_or(|bound| !is_same(own, bound)));
+    if own.len() == all {
+        return given.clone();
+    }
+    serde_json::to_vec(&own).map_or_else(|_| given.clone(), Bytes::from)
 }
 
 /// The arguments with bound ones in the place of the call's own. Arguments that are not an object stay as they are,
@@ -242,6 +258,19 @@ mod tests {
         let facade = facade("input_schema = { type = \"object\", required = [\"query\"] }");
         let error = facade.arguments(&name(), &"{}".into()).unwrap_err();
         assert_eq!((error.kind, error.violations.len()), (ErrorKind::ArgumentsInvalid, 1));
+    }
+
+    #[test]
+    fn bound_arguments_may_come_back_from_hooks_and_approvers_and_no_others_may_be_set() {
+        let facade = facade(
+            "arguments = { depth = { max = 1 } }
+input_schema = { properties = { query = {} }, \
+             additionalProperties = false }",
+        );
+        let all = r#"{"depth":{"max":1},"query":"x"}"#;
+        assert_eq!(facade.arguments(&name(), &r#"{"query":"x"}"#.into()).unwrap(), all);
+        assert_eq!(facade.arguments(&name(), &r#"{"query":"x","depth":{"max": 1}}"#.into()).unwrap(), all);
+        assert!(facade.arguments(&name(), &r#"{"query":"x","depth":{"max":2}}"#.into()).is_err());
     }
 
     #[test]

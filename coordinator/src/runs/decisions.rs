@@ -38,10 +38,10 @@ impl Runs {
                     continue;
                 };
                 self.may_change(call.spec(), (&registry, run.tenant()))?;
-                check_changed(call.spec(), arguments, (&registry, run.tenant())).await?;
+                *arguments = check_changed(call.spec(), arguments, (&registry, run.tenant())).await?;
                 if self.hooks.has(HookPoint::PreToolUse) {
                     *arguments = Box::pin(self.ask_about_change(&run, call.spec(), arguments.clone())).await?;
-                    check_changed(call.spec(), arguments, (&registry, run.tenant())).await?;
+                    *arguments = check_changed(call.spec(), arguments, (&registry, run.tenant())).await?;
                 }
             }
         }
@@ -69,7 +69,7 @@ async fn check_changed(
     spec: &CallSpec,
     arguments: &Bytes,
     (registry, tenant): (&Registry, Option<&TenantId>),
-) -> Result<(), RequestError> {
+) -> Result<Bytes, RequestError> {
     let mut versions = registry.catalog_of(tenant).find(&spec.tool).into_iter().flat_map(Entry::versions);
     let is_quick = versions.all(|entry| entry.hosted.is_quick(arguments));
     offload::run_unless(is_quick, || accept::check_changed(spec, arguments, (registry, tenant))).await

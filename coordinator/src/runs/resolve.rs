@@ -12,7 +12,7 @@ use run::{CallError, ErrorKind, ToolName};
 use schema::describe;
 
 use super::Runs;
-use crate::admission::accept::{Offer, RequestedCall, Unlisted, called_as};
+use crate::admission::accept::{Offer, RequestedCall, Unlisted, keep_called_as};
 use crate::fleet::facades::bind;
 
 /// The most names of one request that resolvers are queried for at once.
@@ -64,7 +64,8 @@ fn settle(call: &mut RequestedCall, resolution: &Resolution) {
                 // The call keeps its own arguments, or the whole request would be too large to be stored.
                 Err(error) => call.refusal = Some(error),
             }
-            call.tool = called_as(call.tool.clone(), tool, &mut call.metadata);
+            keep_called_as(&call.tool, &mut call.metadata);
+            call.tool = tool.clone();
             Unlisted::Alias
         }
     });

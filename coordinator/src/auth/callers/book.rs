@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use globset::{Glob, GlobSet, GlobSetBuilder};
 use ring::hmac;
-use run::{CallerName, Permission, TenantId, Timestamp, ToolName};
+use run::{CallerName, Manifest, Permission, TenantId, Timestamp, ToolName};
 use serde::Deserialize;
 use serde_json::{Map, Value};
 use sha2::{Digest as _, Sha256};
@@ -178,24 +178,30 @@ impl Rights {
 }
 
 impl Rule {
-    /// An alias is judged as its tool.
+    /// An alias is judged as its tool. So is a facade, whose own permission has to be admitted besides.
     pub(super) fn admits(&self, entry: &Entry) -> bool {
-        self.names(entry.alias_of.as_ref().unwrap_or(&entry.name)) && self.says(entry)
+        let tool = entry.manifests().last();
+        self.names(entry.alias_of.as_ref().unwrap_or(&entry.name))
+            && entry.manifests().all(|manifest| self.has_class(manifest))
+            && tool.is_some_and(|manifest| self.has_tag(manifest))
     }
 
-    /// The rule names the tool or its alias.
+    /// The rule names the tool, its alias or its facade.
     pub(super) fn is_about(&self, entry: &Entry) -> bool {
-        std::iter::once(&entry.name).chain(&entry.alias_of).any(|name| self.names(name)) && self.says(entry)
+        std::iter::once(&entry.name).chain(&entry.alias_of).any(|name| self.names(name))
+            && entry.manifests().any(|manifest| self.has_class(manifest) && self.has_tag(manifest))
     }
 
     fn names(&self, tool: &ToolName) -> bool {
         self.names.as_ref().is_none_or(|names| names.is_match(tool.as_str()))
     }
 
-    fn says(&self, entry: &Entry) -> bool {
-        let manifest = &entry.hosted.manifest;
-        (self.classes.is_empty() || self.classes.contains(&manifest.permission))
-            && (self.tags.is_empty() || self.tags.iter().any(|tag| manifest.tags.contains(tag)))
+    fn has_class(&self, manifest: &Manifest) -> bool {
+        self.classes.is_empty() || self.classes.contains(&manifest.permission)
+    }
+
+    fn has_tag(&self, manifest: &Manifest) -> bool {
+        self.tags.is_empty() || self.tags.iter().any(|tag| manifest.tags.contains(tag))
     }
 }
 

@@ -16,6 +16,7 @@ use super::{Hosts, Sets};
 use crate::fleet::facades::Facade;
 use crate::fleet::pools::{Access, PoolRules};
 use crate::fleet::search::Search;
+use crate::offload;
 
 /// Every tool by name, hosted or not, hidden or not.
 #[derive(Debug, Default)]
@@ -38,8 +39,8 @@ pub(crate) struct Entry {
     pub(crate) hosted: Hosted,
     /// The tool, if the name is an alias of it.
     pub(crate) alias_of: Option<ToolName>,
-    /// The facade of the tool that has this name.
-    pub(crate) facade: Option<Arc<Facade>>,
+    /// The facade that has this name, and the manifest of its tool.
+    pub(crate) facade: Option<(Arc<Facade>, Arc<Manifest>)>,
     /// The pools whose live workers host it, or last hosted it, with the same manifest: in the order of their names, at
     /// least one.
     pub(crate) pools: Vec<PoolId>,
@@ -67,6 +68,11 @@ impl Entry {
     /// All versions of the tool: the listed one first.
     pub(crate) fn versions(&self) -> impl Iterator<Item = &Self> {
         std::iter::once(self).chain(self.beside.as_ref().map(|beside| &beside.entry))
+    }
+
+    /// The manifest of the name, and that of the tool behind it if the name is a facade.
+    pub(crate) fn manifests(&self) -> impl Iterator<Item = &Manifest> {
+        std::iter::once(&self.hosted.manifest).chain(self.facade.as_ref().map(|(_, tool)| tool)).map(Arc::as_ref)
     }
 
     pub(crate) fn all_pools(&self) -> impl Iterator<Item = &PoolId> {
@@ -330,9 +336,21 @@ impl Catalog {
 
     /// Tools that have a word of the query, the best first.
     pub(crate) fn search(&self, query: &str) -> impl Iterator<Item = &Entry> {
-        let manifests = || self.entries.iter().map(|entry| entry.hosted.manifest.as_ref());
-        let search = self.search.get_or_init(|| Search::new(manifests()));
-        search.find(query).into_iter().filter_map(|place| self.entries.get(place))
+        self.made_search().find(query).into_iter().filter_map(|place| self.entries.get(place))
+    }
+
+    /// Makes the index that searches need beside the threads that serve requests.
+    pub(crate) async fn prepare_search(&self) {
+        if self.search.get().is_none() {
+            offload::run_unless(false, || {
+                self.made_search();
+            })
+            .await;
+        }
+    }
+
+    fn made_search(&self) -> &Search {
+        self.search.get_or_init(|| Search::new(self.entries.iter().map(|entry| entry.hosted.manifest.as_ref())))
     }
 
     /// Whether calls of a name may go to a pool.
@@ -454,10 +472,11 @@ fn agreed(name: &ToolName, hosting: &[Hosting<'_>], told: &mut Told) -> Option<E
 /// Adds the facades of the tools that are here. A facade has precedence over a tool of its name, because the operator
 /// wrote it.
 fn through_facades(entries: &mut Vec<Entry>, rules: &PoolRules, told: &mut Told) {
-    let found = |(name, facade): (&ToolName, &Arc<Facade>)| {
-        let tool = entries.iter().find(|entry| entry.name == facade.tool)?;
-        Some(through(name, facade, tool))
-    };
+    if rules.facades().is_empty() {
+        return;
+    }
+    let tools: HashMap<&ToolName, &Entry> = entries.iter().map(|entry| (&entry.name, entry)).collect();
+    let found = |(name, facade): (&ToolName, &Arc<Facade>)| Some(through(name, facade, tools.get(&facade.tool)?));
     let facades: Vec<Entry> = rules.facades().iter().filter_map(found).collect();
     entries.retain(|entry| {
         let is_taken = rules.facades().contains_key(&entry.name);
@@ -473,6 +492,7 @@ fn through_facades(entries: &mut Vec<Entry>, rules: &PoolRules, told: &mut Told)
 
 /// A tool under the name and the manifest of a facade.
 fn through(name: &ToolName, facade: &Arc<Facade>, tool: &Entry) -> Entry {
+    let of = Arc::clone(&tool.hosted.manifest);
     let manifest = Arc::new(facade.manifest(name, &tool.hosted.manifest));
     let beside = tool
         .beside
@@ -481,8 +501,8 @@ fn through(name: &ToolName, facade: &Arc<Facade>, tool: &Entry) -> Entry {
     Entry {
         name: name.clone(),
         hosted: Hosted { manifest, ..tool.hosted.clone() },
-        alias_of: Some(facade.tool.clone()),
-        facade: Some(Arc::clone(facade)),
+        alias_of: Some(tool.alias_of.as_ref().unwrap_or(&facade.tool).clone()),
+        facade: Some((Arc::clone(facade), of)),
         pools: tool.pools.clone(),
         sets: tool.sets.clone(),
         is_hosted: tool.is_hosted,

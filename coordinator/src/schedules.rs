@@ -212,13 +212,24 @@ impl Schedules {
     /// few, for which the rest of the bucket has room.
     fn check_room(&self, tenant: Option<&TenantId>, size: usize) -> Result<(), RequestError> {
         let known = self.known();
-        let of_tenant = known.values().filter(|known| known.record.tenant().as_ref() == tenant).count();
-        if of_tenant >= SCHEDULES_PER_TENANT {
-            let full = format!("the tenant has {of_tenant} schedules; the limit is {SCHEDULES_PER_TENANT}");
+        let of_tenant = || known.values().filter(|known| known.record.tenant().as_ref() == tenant);
+        let count = of_tenant().count();
+        if count >= SCHEDULES_PER_TENANT {
+            let full = format!("the tenant has {count} schedules; the limit is {SCHEDULES_PER_TENANT}");
             return Err(RequestError::SchedulesFull(full));
         }
-        let used: usize = known.values().map(|known| known.bytes + FIRINGS_BYTES).sum();
-        if used + size + FIRINGS_BYTES > self.store.bytes_max() / 100 * FULL_PERCENT {
+        let bytes = |known: &Arc<Known>| known.bytes + FIRINGS_BYTES;
+        let (room, more) = (self.store.bytes_max() / 100 * FULL_PERCENT, size + FIRINGS_BYTES);
+        let of_tenant: usize = of_tenant().map(bytes).sum();
+        if tenant.is_some() && of_tenant + more > room / 2 {
+            let full = format!(
+                "the tenant's schedules would take {} bytes; the limit is {}: delete some, or make their runs smaller",
+                of_tenant + more,
+                room / 2
+            );
+            return Err(RequestError::SchedulesFull(full));
+        }
+        if known.values().map(bytes).sum::<usize>() + more > room {
             return Err(no_room());
         }
         Ok(())

@@ -161,6 +161,25 @@ async fn a_firing_whose_coordinator_died_before_it_was_recorded_is_repeated_with
 }
 
 #[tokio::test]
+async fn a_tenant_that_fills_its_room_leaves_room_to_others() {
+    let yard = Yard::start(FIXTURE).await;
+    let large = |tenant: &str| {
+        let calls = vec![call("a", "echo", json!({ "text": "x".repeat(25_000) }))];
+        let mut spec = spec(Some(Timing::OnceAt(in_ms(3_600_000))), calls);
+        spec.run.as_mut().expect("it has a run").tenant = tenant.to_owned();
+        spec
+    };
+    let refused = loop {
+        if let Err(refused) = ask_to_create(&yard.client, large("greedy"), "").await {
+            break refused;
+        }
+    };
+    assert_eq!(reason(&refused), "SCHEDULES_FULL");
+    assert!(refused.message().contains("the tenant's schedules"), "{refused:?}");
+    ask_to_create(&yard.client, large("modest"), "").await.expect("there is room for another tenant");
+}
+
+#[tokio::test]
 async fn schedules_outlive_the_broker_and_the_coordinators_and_missed_firings_follow_their_policy() {
     let mut yard = Yard::start(FIXTURE).await;
     let _worker = yard.worker().await;

@@ -49,7 +49,7 @@ pub(super) const REQUEST_ID_BYTES: i64 = 240;
 /// ids or the log have. All together fits a broker of 2 GiB beside a log of 1 GiB.
 const LOG_BYTES_PER_SNAPSHOT_BYTE: i64 = 10;
 /// The log's bytes divided by this are the size of the bucket of schedules: 2 MiB beside a log of 1 GiB, which is room
-/// for about a thousand schedules.
+/// for some 350 small schedules with their last firings.
 const LOG_BYTES_PER_SCHEDULE_BYTE: i64 = 512;
 /// The log's bytes divided by this are the size of the bucket of records: 2 MiB beside a log of 1 GiB, which is what a
 /// broker of 2 GiB still has room for.

@@ -64,42 +64,29 @@ impl Schedules {
         Ok(())
     }
 
-    /// Records the missed firings, and fires the first that fires.
+    /// Records the missed firings, or else fires the first that is due. Missed ones are recorded by themselves, so a
+    /// firing whose coordinator died before it recorded it is always the first that the next one decides.
     async fn decide_due(&self, runs: &Runs, record: Record, plan: &Plan, due: Due) -> Result<(), NotNow> {
         let runs = runs.acting_for(record.caller().as_ref(), record.tenant().as_ref());
-        let (mut missed, mut last_run, mut unrecorded) = (due.missed, record.last_run(), None);
-        if let Some((first, _)) = due.missed_between {
-            // A coordinator that died may have fired the first one without recording it.
-            if let Some(run) = runs.fired(&key(record.id(), first)).await? {
-                missed -= 1;
-                last_run = Some(run);
-                unrecorded = Some((first, ran(first, ::nats::now(), run)));
-            }
-        }
-        let fired = match due.fire.first() {
-            Some(time) => {
-                let late = ::nats::now().since(plan.due_at(*time));
-                Some((*time, self.fire_one(&runs, &record, last_run, *time).await?, late))
-            }
-            None => None,
-        };
-        let last_missed = due.missed_between.map(|(_, last)| last);
-        let moved = self.move_on(record, |record| {
-            if let Some((time, firing)) = &unrecorded {
-                record.note(*time, firing.clone());
-            }
-            if let Some(last) = last_missed {
+        if let Some((first, last)) = due.missed_between {
+            let unrecorded = runs.fired(&key(record.id(), first)).await?;
+            let missed = due.missed - u64::from(unrecorded.is_some());
+            let moved = self.move_on(record, |record| {
+                if let Some(run) = unrecorded {
+                    record.note(first, ran(first, ::nats::now(), run));
+                }
                 record.miss(missed, last, ::nats::now());
-            }
-            if let Some((time, firing, _)) = &fired {
-                record.note(*time, firing.clone());
-            }
-        });
-        moved.await?;
-        metrics::missed(missed);
-        if let Some((_, firing, late)) = &fired {
-            metrics::fired(firing.outcome(), *late);
+            });
+            moved.await?;
+            metrics::missed(missed);
+            return Ok(());
         }
+        let Some(time) = due.fire.first().copied() else { return Ok(()) };
+        let late = ::nats::now().since(plan.due_at(time));
+        let last_run = record.last_run();
+        let fired = self.fire_one(&runs, &record, last_run, time).await?;
+        self.move_on(record, |record| record.note(time, fired.clone())).await?;
+        metrics::fired(fired.outcome(), late);
         Ok(())
     }
 

@@ -80,6 +80,9 @@ fn judge(run: &Run, pool: &PoolId, wanted: &RecordRequest) -> Judged {
         CallState::Running(running) if running.attempt.number > wanted.attempt => {
             Judged::Refuse("a newer attempt executes the call")
         }
+        CallState::Queued { .. } if call.newest_attempt().is_some_and(|newest| newest >= wanted.attempt) => {
+            Judged::Refuse("the attempt has ended, and the call is queued again")
+        }
         CallState::Queued { .. } | CallState::Running(_) => Judged::Perform,
         CallState::Accepted => Judged::Later,
         CallState::AwaitingApproval | CallState::WaitingForClient => Judged::Refuse("the call is not executed"),
@@ -93,7 +96,8 @@ mod tests {
 
     use proto::convert::record::RecordOperation;
     use run::{
-        AttemptId, AttemptNumber, CallIndex, CallSpec, Effects, Entry, Event, Nonce, Policy, RunOpened, Timestamp,
+        AttemptId, AttemptNumber, AttemptOutcome, CallIndex, CallSpec, Effects, Entry, Event, Nonce, Policy, RunOpened,
+        Timestamp,
     };
 
     use super::*;
@@ -128,9 +132,14 @@ mod tests {
         let worker = "worker-2".parse().expect("an id");
         let (lease, from) = (bytes::Bytes::new(), run::ChunkIndex(0));
         let started = Event::AttemptStarted { attempt, pool: main.clone(), worker, lease, from };
-        let running = opened(&[dispatched.clone(), started]);
+        let running = opened(&[dispatched.clone(), started.clone()]);
         assert_eq!(judge(&running, &main, &wanted(&running, 2)), Judged::Perform);
         assert!(matches!(judge(&running, &main, &wanted(&running, 1)), Judged::Refuse(_)), "a zombie");
+        let returned =
+            Event::AttemptEnded { attempt, pool: main.clone(), chunks: 0, outcome: AttemptOutcome::Returned };
+        let again = opened(&[dispatched.clone(), started, returned]);
+        assert!(matches!(judge(&again, &main, &wanted(&again, 2)), Judged::Refuse(_)), "it gave the call back");
+        assert_eq!(judge(&again, &main, &wanted(&again, 3)), Judged::Perform);
         let cancel = Event::CallCancelRequested { call, reason: String::new() };
         let ended = opened(&[dispatched, cancel]);
         assert!(matches!(judge(&ended, &main, &wanted(&ended, 1)), Judged::Refuse(_)), "the call has ended");

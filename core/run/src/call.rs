@@ -197,6 +197,11 @@ impl Call {
     }
 
     #[must_use]
+    pub fn newest_attempt(&self) -> Option<AttemptNumber> {
+        self.newest.map(|newest| newest.number)
+    }
+
+    #[must_use]
     pub fn attempts_used(&self) -> u32 {
         self.attempts_used
     }

@@ -24,6 +24,15 @@ const REFUSED_MAX: usize = 100;
 const WORKERS_NAMED_MAX: usize = 16;
 
 impl Api {
+    /// [`Api::list_tools`], whose first search of a catalog takes long.
+    pub(crate) async fn find_tools(&self, request: &v1::ListToolsRequest) -> Result<v1::ListToolsResponse, ApiError> {
+        if !request.query.is_empty() {
+            let registry = Arc::clone(&self.runs.registry.borrow());
+            registry.catalog_of(self.runs.caller.tenant()).prepare_search().await;
+        }
+        self.list_tools(request)
+    }
+
     pub(crate) fn list_tools(&self, request: &v1::ListToolsRequest) -> Result<v1::ListToolsResponse, ApiError> {
         let malformed = |field: &str, reason: String| RequestError::Malformed { field: field.to_owned(), reason };
         let size = match usize::try_from(request.page_size) {

@@ -14,7 +14,7 @@ impl v1::tool_service_server::ToolService for ToolDoor {
         &self,
         request: Request<v1::ListToolsRequest>,
     ) -> Result<Response<v1::ListToolsResponse>, Status> {
-        Ok(Response::new(self.0.by(request.extensions()).list_tools(request.get_ref())?))
+        Ok(Response::new(self.0.by(request.extensions()).find_tools(request.get_ref()).await?))
     }
 
     async fn get_tool(&self, request: Request<v1::GetToolRequest>) -> Result<Response<v1::GetToolResponse>, Status> {

@@ -231,7 +231,7 @@ async fn verify_index(api: Api, ask: Ask) -> Answered {
 /// Tools by pages, or all of them in the form of a model vendor.
 async fn list_tools(api: Api, mut ask: Ask) -> Answered {
     let Some(at) = ask.query.iter().position(|(name, _)| name == "format") else {
-        return Ok(answered(&api.list_tools(&ask.read()?).map_err(|error| ask.problem(error))?));
+        return Ok(answered(&api.find_tools(&ask.read()?).await.map_err(|error| ask.problem(error))?));
     };
     let (name, wanted) = ask.query.remove(at);
     let deferred = ask.query.iter().position(|(name, _)| name == DEFER).map(|at| ask.query.remove(at).1);
@@ -251,7 +251,7 @@ async fn list_tools(api: Api, mut ask: Ask) -> Answered {
     }
     let mut tools = Vec::new();
     loop {
-        let page = api.list_tools(&request).map_err(|error| ask.problem(error))?;
+        let page = api.find_tools(&request).await.map_err(|error| ask.problem(error))?;
         tools.extend(page.tools);
         request.page_token = page.next_page_token;
         if request.page_token.is_empty() {

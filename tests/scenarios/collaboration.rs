@@ -12,16 +12,16 @@ use tokio::net::TcpListener;
 
 use crate::{FIXTURE, check};
 
-const SECRET: &str = "whsec_C2FVsBQIhrscChlQIMV+b5sSYspob7oD";
+pub(crate) const SECRET: &str = "whsec_C2FVsBQIhrscChlQIMV+b5sSYspob7oD";
 
 /// A yard with a worker of these tools, and one of the crew.
-struct Ship {
+pub(crate) struct Ship {
     yard: Yard,
     _workers: [Worker; 2],
 }
 
 impl Ship {
-    async fn start(triggers: Option<&std::path::Path>) -> Self {
+    pub(crate) async fn start(triggers: Option<&std::path::Path>) -> Self {
         let yard = Yard::start(FIXTURE).await;
         let api = format!("http://{}", yard.coordinator.address());
         let tools = yard.fixture.with("TOOLYARD_FIXTURE_TOOLS", "collaboration").with("TOOLYARD_API_URL", api);
@@ -49,13 +49,13 @@ impl Ship {
         check::outcomes(&events)["a"].clone()
     }
 
-    async fn call(&self, tool: &str, arguments: Value) -> Value {
+    pub(crate) async fn call(&self, tool: &str, arguments: Value) -> Value {
         let outcome = self.outcome(tool, arguments).await;
         assert_eq!(outcome.state(), CallState::Completed, "{tool}: {outcome:?}");
         serde_json::from_str(&check::text(&outcome)).expect("it answers JSON")
     }
 
-    async fn error(&self, tool: &str, arguments: Value) -> String {
+    pub(crate) async fn error(&self, tool: &str, arguments: Value) -> String {
         let outcome = self.outcome(tool, arguments).await;
         outcome.error.unwrap_or_else(|| panic!("{tool} completed")).message
     }
@@ -191,7 +191,7 @@ async fn a_broadcast_ends_with_its_quorum_and_lists_what_failed_and_what_is_pend
 }
 
 /// Reads a request, with its headers, and answers.
-async fn receive(listener: &TcpListener, status: &str) -> (HashMap<String, String>, String) {
+pub(crate) async fn receive(listener: &TcpListener, status: &str) -> (HashMap<String, String>, String) {
     let (mut connection, _) = listener.accept().await.expect("a connection");
     let (mut read, mut buffer) = (Vec::new(), [0; 4096]);
     let (head, length) = loop {
@@ -289,6 +289,29 @@ async fn a_tool_schedules_calls_which_run_until_the_schedule_is_deleted() {
         let error = ship.error("schedule_cron", wrong).await;
         assert!(error.contains(place), "{place} is not in {error}");
     }
+}
+
+#[tokio::test]
+async fn schedules_lead_no_deeper_than_teams_and_to_no_other_tenant() {
+    let ship = Ship::start(None).await;
+    let begin = |arguments: Value, depth: &str, tenant: &str| {
+        let metadata = [("toolyard.depth".to_owned(), depth.to_owned())].into();
+        let calls = vec![v1::NewCall { metadata, ..call("a", "schedule_cron", arguments) }];
+        let rules = Some(v1::RunRules { confirmation: Confirmation::None.into(), ..v1::RunRules::default() });
+        let request = v1::CreateRunRequest { calls, rules, tenant: tenant.to_owned(), ..Default::default() };
+        async {
+            let stream = ship.yard.client.execute_request(request).await.expect("it is accepted");
+            check::outcomes(&stream.to_end().await)["a"].clone()
+        }
+    };
+    let create = json!({ "action": "create", "every_s": 3600, "tool": "crew_answers" });
+    let deep = begin(create.clone(), "3", "").await.error.expect("it is refused");
+    assert!(deep.message.contains("3 runs were made below each other"), "{deep:?}");
+    let made: Value = serde_json::from_str(&check::text(&begin(create, "0", "acme").await)).expect("JSON");
+    let pause = json!({ "action": "pause", "schedule_id": made["schedule_id"] });
+    let other = begin(pause.clone(), "0", "rival").await.error.expect("it is refused");
+    assert!(other.message.contains("there is no schedule"), "{other:?}");
+    assert_eq!(begin(pause, "0", "acme").await.state(), CallState::Completed);
 }
 
 #[tokio::test]

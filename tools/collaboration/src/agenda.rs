@@ -7,7 +7,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use toolyard_tool::{About, Context, Output, Permission, Tool, ToolError};
 
-use crate::shelf::{Kept, Page, Shelf, fresh_id, limit_of, needed, text_of};
+use crate::shelf::{Kept, Page, Shelf, after_of, fresh_id, limit_of, needed, text_of};
 
 pub(crate) const PREFIX: &str = "agenda/";
 const TITLE_BYTES_MAX: usize = 500;
@@ -47,6 +47,8 @@ pub struct AgendaInput {
     /// For list: at most this many, 1 to 50
     #[schemars(range(min = 1, max = 50))]
     limit: Option<u32>,
+    /// For list: the `next` of the list before, to read on
+    after: Option<String>,
 }
 
 /// What is done with the agenda.
@@ -107,16 +109,15 @@ impl Tool for Agenda {
         match input.action {
             AgendaAction::Add => add(context, &shelf, input).await,
             AgendaAction::List => {
-                let range = range(&input, "list")?;
-                Output::json(
-                    &overlapping(context, &shelf, range.0..range.1, &input.owner, limit_of(input.limit)).await?,
-                )
+                let (start, end) = range(&input, "list")?;
+                let (after, limit) = (after_of(input.after)?, limit_of(input.limit));
+                Output::json(&page(context, &shelf, start..end, &input.owner, (&after, limit)).await?)
             }
             AgendaAction::Conflicts => {
                 let range = range(&input, "conflicts")?;
                 let owner = Some(input.owner.unwrap_or_default());
-                let page = overlapping(context, &shelf, range.0..range.1, &owner, CONFLICTS_MAX).await?;
-                Output::json(&serde_json::json!({ "free": page.items.is_empty(), "conflicts": page.items }))
+                let found = overlapping(context, &shelf, range.0..range.1, &owner).await?;
+                Output::json(&serde_json::json!({ "free": found.is_empty(), "conflicts": found }))
             }
             AgendaAction::Remove => {
                 let id = needed(input.id, "id", "remove")?;
@@ -141,8 +142,8 @@ async fn add(context: &Context, shelf: &Shelf, input: AgendaInput) -> Result<Out
         }
     }
     let id = format!("{}-{}", start.strftime(ID_TIME), fresh_id(context));
-    let conflicts = overlapping(context, shelf, start..end, &Some(owner.clone()), CONFLICTS_MAX).await?;
-    let conflicts: Vec<Kept<AgendaEntry>> = conflicts.items.into_iter().filter(|kept| kept.id != id).collect();
+    let conflicts = overlapping(context, shelf, start..end, &Some(owner.clone())).await?;
+    let conflicts: Vec<Kept<AgendaEntry>> = conflicts.into_iter().filter(|kept| kept.id != id).collect();
     if input.refuse_conflicts == Some(true)
         && let Some(first) = conflicts.first()
     {
@@ -156,23 +157,43 @@ async fn add(context: &Context, shelf: &Shelf, input: AgendaInput) -> Result<Out
     Output::json(&serde_json::json!({ "entry": kept, "conflicts": conflicts }))
 }
 
-/// Entries that are in a range at least in part. Two calls that add at the same moment may not see each other.
+/// The first entries that are in a range at least in part. Two calls that add at the same moment may not see each
+/// other.
 async fn overlapping(
     context: &Context,
     shelf: &Shelf,
     range: Range<Timestamp>,
     owner: &Option<String>,
-    limit: usize,
+) -> Result<Vec<Kept<AgendaEntry>>, ToolError> {
+    let (mut found, mut after) = (Vec::new(), String::new());
+    loop {
+        let left = CONFLICTS_MAX - found.len();
+        let Page { items, next } = page(context, shelf, range.clone(), owner, (&after, left)).await?;
+        found.extend(items);
+        match next {
+            Some(next) if found.len() < CONFLICTS_MAX => after = next,
+            Some(_) | None => return Ok(found),
+        }
+    }
+}
+
+/// Entries after an id that are in a range at least in part.
+async fn page(
+    context: &Context,
+    shelf: &Shelf,
+    Range { start, end }: Range<Timestamp>,
+    owner: &Option<String>,
+    (after, limit): (&str, usize),
 ) -> Result<Page<AgendaEntry>, ToolError> {
-    let Range { start, end } = range;
     let first = start.checked_sub(Span::new().hours(HOURS_MAX)).unwrap_or(Timestamp::MIN);
-    let after = first.strftime(ID_TIME).to_string();
-    shelf
-        .list(context, (&after, limit), |kept: &Kept<AgendaEntry>| {
-            let entry = &kept.thing;
-            entry.start < end && start < entry.end && owner.as_ref().is_none_or(|owner| *owner == entry.owner)
-        })
-        .await
+    let (first, last) = (first.strftime(ID_TIME).to_string(), end.strftime(ID_TIME).to_string());
+    // Ids begin with the time to the second, so those of the last second are still looked at.
+    let is_past = |id: &str| id.get(..last.len()).is_some_and(|time| time > last.as_str());
+    let wanted = |kept: &Kept<AgendaEntry>| {
+        let entry = &kept.thing;
+        entry.start < end && start < entry.end && owner.as_ref().is_none_or(|owner| *owner == entry.owner)
+    };
+    shelf.list(context, (after.max(&first), limit), is_past, wanted).await
 }
 
 fn range(input: &AgendaInput, action: &str) -> Result<(Timestamp, Timestamp), ToolError> {

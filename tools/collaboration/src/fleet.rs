@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use client::v1::{self, run_event::Event};
-use client::{Client, Connection, Error, Transcript, Watch};
+use client::{Client, Connection, Error, Reason, Transcript, Watch};
 use serde_json::{Value, json};
 use sha2::{Digest as _, Sha256};
 use tokio::sync::OnceCell;
@@ -118,18 +118,37 @@ impl Fleet {
                 format!("{count} tools are selected, at most {CALLS_MAX} are called"),
             ));
         }
-        let depth = context.metadata().get(DEPTH).and_then(|depth| depth.parse().ok()).unwrap_or(0_u32);
-        if depth >= DEPTH_MAX {
-            return Err(ToolError::new(format!(
-                "{DEPTH_MAX} runs were made below each other, more are not: call the tools yourself"
-            )));
-        }
+        let metadata = below(context)?;
         let client = self.client().await?;
-        let request = request(context, &client, members, (timeout, depth)).await?;
-        let watch = client.execute(request).await.map_err(refused)?;
-        let (transcript, reported) = (Transcript::default(), Vec::new());
-        Ok(Child { context, client, watch, transcript, total: members.len(), reported })
+        let request = request(context, &client, members, (timeout, metadata)).await?;
+        let (watch, total) = match client.execute(request).await {
+            Ok(watch) => (watch, members.len()),
+            Err(Error::Refused(status)) if client::reason(&status) == Some(Reason::RequestIdTaken) => {
+                // The attempt before made it, of the tools that were there then.
+                let run_id = client::metadata(&status, "run_id").unwrap_or_default();
+                let total = client.run(&run_id).await.map_err(refused)?.calls.len();
+                (client.watch(&run_id, None, v1::FloorPolicy::Arrival).await.map_err(refused)?, total)
+            }
+            Err(error) => return Err(refused(error)),
+        };
+        Ok(Child { context, client, watch, transcript: Transcript::default(), total, reported: Vec::new() })
     }
+}
+
+/// Metadata of calls that a call makes: its run and id, and how deep they are below a run that a client made.
+///
+/// # Errors
+/// They would be too deep.
+pub(crate) fn below(context: &Context) -> Result<BTreeMap<String, String>, ToolError> {
+    let depth = context.metadata().get(DEPTH).and_then(|depth| depth.parse().ok()).unwrap_or(0_u32);
+    if depth >= DEPTH_MAX {
+        return Err(ToolError::new(format!(
+            "{DEPTH_MAX} runs were made below each other, more are not: call the tools yourself"
+        )));
+    }
+    let (run, call) = (context.run_id().to_string(), context.call_id().to_string());
+    let metadata = [(PARENT_RUN, run), (PARENT_CALL, call), (DEPTH, (depth + 1).to_string())];
+    Ok(metadata.map(|(key, value)| (key.to_owned(), value)).into())
 }
 
 /// The same for every attempt of the call, because another request under the same id would be refused.
@@ -137,7 +156,7 @@ async fn request(
     context: &Context,
     client: &Client,
     members: &[Member],
-    (timeout, depth): (Duration, u32),
+    (timeout, metadata): (Duration, BTreeMap<String, String>),
 ) -> Result<v1::CreateRunRequest, ToolError> {
     let (run_id, call_id) = (context.run_id().to_string(), context.call_id().to_string());
     let parent = client.run(&run_id).await.map_err(|error| {
@@ -151,10 +170,6 @@ async fn request(
         u64::try_from(seconds).ok().map(Duration::from_secs)
     });
     let timeout = lasts.map_or(timeout, |lasts| lasts.min(timeout)).max(Duration::from_secs(1));
-    let metadata: BTreeMap<String, String> =
-        [(PARENT_RUN, run_id.clone()), (PARENT_CALL, call_id.clone()), (DEPTH, (depth + 1).to_string())]
-            .map(|(key, value)| (key.to_owned(), value))
-            .into();
     let calls = members.iter().enumerate().map(|(index, member)| v1::NewCall {
         call_id: format!("m{index}"),
         tool: member.tool.clone(),

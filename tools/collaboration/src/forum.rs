@@ -103,13 +103,13 @@ impl Tool for Forum {
             }
             ForumAction::Topics => {
                 let (after, limit) = (after_of(input.after)?, limit_of(input.limit));
-                Output::json(&topics.list::<Topic>(context, (&after, limit), |_| true).await?)
+                Output::json(&topics.list::<Topic>(context, (&after, limit), |_| false, |_| true).await?)
             }
             ForumAction::Read => {
                 let topic = needed(input.topic, "topic", "read")?;
                 let (after, limit) = (after_of(input.after)?, limit_of(input.limit));
                 let found = topics.must_find::<Topic>(context, ("/topic", &topic)).await?;
-                let page = posts_of(&topic).list::<Post>(context, (&after, limit), |_| true).await?;
+                let page = posts_of(&topic).list::<Post>(context, (&after, limit), |_| false, |_| true).await?;
                 Output::json(&serde_json::json!({ "topic": found, "posts": page.items, "next": page.next }))
             }
             ForumAction::Delete => delete(context, &topics, input).await,
@@ -138,7 +138,7 @@ async fn delete(context: &Context, topics: &Shelf, input: ForumInput) -> Result<
     if topics.must_find::<Topic>(context, ("/topic", &topic)).await.is_ok() {
         let posts = posts_of(&topic);
         loop {
-            let page = posts.list::<Post>(context, ("", crate::shelf::PAGE_MAX), |_| true).await?;
+            let page = posts.list::<Post>(context, ("", crate::shelf::PAGE_MAX), |_| false, |_| true).await?;
             for post in &page.items {
                 posts.remove(context, &post.id).await?;
             }

@@ -1,7 +1,9 @@
 //! Schedules calls of tools: by cron, at intervals, or once.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
+use client::Client;
 use client::v1::{self, schedule_spec::Timing};
 use jiff::Timestamp;
 use schemars::JsonSchema;
@@ -9,7 +11,7 @@ use serde::Deserialize;
 use serde_json::{Map, Value, json};
 use toolyard_tool::{About, Concurrency, Context, Output, Permission, Tool, ToolError};
 
-use crate::fleet::{Fleet, child_id, refused};
+use crate::fleet::{Fleet, below, child_id, refused};
 
 /// The name of the tool.
 pub const SCHEDULE_CRON: &str = "schedule_cron";
@@ -96,7 +98,7 @@ impl Tool for ScheduleCron {
             CronAction::Create => {
                 let tenant = client.run(&context.run_id().to_string()).await.map_err(refused)?.tenant;
                 let request = v1::CreateScheduleRequest {
-                    spec: Some(spec(input, tenant)?),
+                    spec: Some(spec(input, tenant, below(context)?)?),
                     // A repeated attempt gets the schedule of the one before.
                     request_id: child_id(context),
                 };
@@ -110,11 +112,14 @@ impl Tool for ScheduleCron {
             }
             CronAction::Pause => {
                 let reason = format!("paused by call {}", context.call_id());
-                client.pause_schedule(named(&input)?, &reason).await.map_err(refused)?
+                let id = named(&client, context, &input).await?;
+                client.pause_schedule(&id, &reason).await.map_err(refused)?
             }
-            CronAction::Resume => client.resume_schedule(named(&input)?).await.map_err(refused)?,
+            CronAction::Resume => {
+                client.resume_schedule(&named(&client, context, &input).await?).await.map_err(refused)?
+            }
             CronAction::Delete => {
-                client.delete_schedule(named(&input)?).await.map_err(refused)?;
+                client.delete_schedule(&named(&client, context, &input).await?).await.map_err(refused)?;
                 return Output::json(&json!({ "schedule_id": input.schedule_id, "status": "deleted" }));
             }
         };
@@ -122,13 +127,21 @@ impl Tool for ScheduleCron {
     }
 }
 
-fn named(input: &CronInput) -> Result<&str, ToolError> {
+/// The schedule that an action names. It has to be of the run's tenant, whatever the worker's key may see.
+async fn named(client: &Client, context: &Context, input: &CronInput) -> Result<String, ToolError> {
+    let bad = |reason: String| ToolError::bad_input("/schedule_id", reason);
     let id = input.schedule_id.as_deref().filter(|id| !id.is_empty());
-    id.ok_or_else(|| ToolError::bad_input("/schedule_id", "name the schedule: list them first"))
+    let id = id.ok_or_else(|| bad("name the schedule: list them first".to_owned()))?;
+    let tenant = client.run(&context.run_id().to_string()).await.map_err(refused)?.tenant;
+    let schedule = client.schedule(id).await.map_err(refused)?;
+    match schedule.tenant == tenant {
+        true => Ok(id.to_owned()),
+        false => Err(bad(format!("there is no schedule {id:?}: list them first"))),
+    }
 }
 
 /// The schedule to create. The coordinator checks the rest.
-fn spec(input: CronInput, tenant: String) -> Result<v1::ScheduleSpec, ToolError> {
+fn spec(input: CronInput, tenant: String, metadata: BTreeMap<String, String>) -> Result<v1::ScheduleSpec, ToolError> {
     let CronInput { name, cron, time_zone, every_s, at, tool, arguments, firings_max, .. } = input;
     let timing = match (cron, every_s, at) {
         (Some(expression), None, None) => {
@@ -150,6 +163,7 @@ fn spec(input: CronInput, tenant: String) -> Result<v1::ScheduleSpec, ToolError>
         call_id: "scheduled".to_owned(),
         tool,
         arguments: Value::Object(arguments).to_string(),
+        metadata: metadata.into_iter().collect(),
         ..v1::NewCall::default()
     };
     let run = v1::CreateRunRequest { calls: vec![call], tenant, ..v1::CreateRunRequest::default() };

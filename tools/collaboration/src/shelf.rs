@@ -52,7 +52,8 @@ impl Shelf {
         Self(prefix.to_owned())
     }
 
-    /// Keeps a new thing. A call that has made it already, in an attempt before, gets that one.
+    /// Keeps a new thing under an id that follows from the call ([`fresh_id`]). A call that has made it already, in an
+    /// attempt before, gets that one, as it is now.
     pub(crate) async fn add<T: Serialize + DeserializeOwned>(
         &self,
         context: &Context,
@@ -62,9 +63,7 @@ impl Shelf {
         let text = serde_json::to_string(&thing)?;
         match context.records().put(&self.key(id), text, 0).await {
             Ok(version) => Ok(Kept { id: id.to_owned(), version, thing, is_own: true }),
-            Err(error @ RecordError::Conflict(_)) => {
-                self.find(context, id).await?.filter(|kept| kept.is_own).ok_or_else(|| error.into())
-            }
+            Err(error @ RecordError::Conflict(_)) => self.find(context, id).await?.ok_or_else(|| error.into()),
             Err(error) => Err(error.into()),
         }
     }
@@ -135,11 +134,12 @@ impl Shelf {
         Ok(())
     }
 
-    /// At most `limit` things after an id that are wanted, in the order of their ids.
+    /// At most `limit` things after an id that are wanted, in the order of their ids, up to those that are past.
     pub(crate) async fn list<T: DeserializeOwned>(
         &self,
         context: &Context,
         (after, limit): (&str, usize),
+        is_past: impl Fn(&str) -> bool,
         wanted: impl Fn(&Kept<T>) -> bool,
     ) -> Result<Page<T>, ToolError> {
         let (mut last, mut items, mut scanned) = (self.key(after), Vec::new(), 0);
@@ -149,6 +149,9 @@ impl Shelf {
                 scanned += 1;
                 record.key.as_str().clone_into(&mut last);
                 let id = last.strip_prefix(&self.0).unwrap_or(&last).to_owned();
+                if is_past(&id) {
+                    return Ok(Page { items, next: None });
+                }
                 let thing = serde_json::from_slice(&record.value)?;
                 let kept = Kept { id, version: record.revision, thing, is_own: record.is_own };
                 if wanted(&kept) {

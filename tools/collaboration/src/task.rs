@@ -100,10 +100,15 @@ impl Tool for Tasks {
             }
             TaskAction::List => {
                 let (after, limit) = (after_of(input.after)?, limit_of(input.limit));
-                let page = shelf.list(context, (&after, limit), |kept: &crate::shelf::Kept<Task>| {
-                    input.status.is_none_or(|status| status == kept.thing.status)
-                        && input.assignee.as_ref().is_none_or(|assignee| *assignee == kept.thing.assignee)
-                });
+                let page = shelf.list(
+                    context,
+                    (&after, limit),
+                    |_| false,
+                    |kept: &crate::shelf::Kept<Task>| {
+                        input.status.is_none_or(|status| status == kept.thing.status)
+                            && input.assignee.as_ref().is_none_or(|assignee| *assignee == kept.thing.assignee)
+                    },
+                );
                 Output::json(&page.await?)
             }
             TaskAction::Get => {

@@ -49,7 +49,7 @@ async fn a_repeated_attempt_makes_no_second_task_and_no_second_post() {
     let pool = Pool::new();
     let create = json!({ "action": "create", "title": "Once" });
     let made = pool.call("task", create.clone()).await;
-    assert_eq!(pool.repeat("task", create).await["id"], made["id"]);
+    assert_eq!(pool.repeat("task", create.clone()).await["id"], made["id"]);
     let listed = pool.call("task", json!({ "action": "list" })).await;
     assert_eq!(listed["items"].as_array().map(Vec::len), Some(1), "{listed}");
     let opened = pool.call("forum", json!({ "action": "open", "title": "News", "text": "first" })).await;
@@ -59,6 +59,20 @@ async fn a_repeated_attempt_makes_no_second_task_and_no_second_post() {
     assert_eq!(pool.repeat("forum", post).await, posted);
     let read = pool.call("forum", json!({ "action": "read", "topic": topic })).await;
     assert_eq!(read["posts"].as_array().map(Vec::len), Some(2), "{read}");
+}
+
+#[tokio::test]
+async fn a_repeated_attempt_gets_its_task_as_another_call_left_it() {
+    let (pool, other) = (Pool::new(), json!({ "action": "list" }));
+    let create = json!({ "action": "create", "title": "Shared" });
+    let made = pool.call("task", create.clone()).await;
+    let mut change = json!({ "action": "complete" });
+    change["id"] = made["id"].clone();
+    pool.call("task", change).await;
+    let again = pool.1.repeat_earlier(1, &pool.0, "task", create).await.answer();
+    let again: Value = serde_json::from_str(&again).expect("it answers JSON");
+    assert_eq!((&again["id"], &again["status"]), (&made["id"], &json!("done")));
+    assert_eq!(pool.call("task", other).await["items"].as_array().map(Vec::len), Some(1));
 }
 
 #[tokio::test]
@@ -123,6 +137,39 @@ async fn the_agenda_shows_a_range_and_its_conflicts() {
     assert_eq!(pool.call("schedule", range("conflicts", "bob")).await["free"], true);
     pool.call("schedule", json!({ "action": "remove", "id": first["entry"]["id"] })).await;
     assert_eq!(pool.call("schedule", range("list", "ada")).await["items"].as_array().map(Vec::len), Some(1));
+}
+
+#[tokio::test]
+async fn a_time_is_free_only_if_all_entries_were_looked_at() {
+    let pool = Pool::new();
+    let add = |owner: &str, minute: usize| {
+        let (start, end) = (format!("2026-03-01T09:{:02}:00Z", minute), "2026-03-01T10:00:00Z");
+        json!({ "action": "add", "title": "x", "owner": owner, "start": start, "end": end })
+    };
+    for _ in 0..2_100 {
+        pool.call("schedule", add("bob", 0)).await;
+    }
+    pool.call("schedule", add("ada", 30)).await;
+    let conflicts = json!({
+        "action": "conflicts", "owner": "ada", "start": "2026-03-01T09:00:00Z", "end": "2026-03-01T10:00:00Z",
+    });
+    assert_eq!(pool.call("schedule", conflicts).await["free"], false);
+    let (mut after, mut read) = (Value::Null, 0);
+    loop {
+        let mut list = json!({
+            "action": "list", "owner": "bob", "start": "2026-03-01T09:00:00Z", "end": "2026-03-01T10:00:00Z",
+        });
+        if !after.is_null() {
+            list["after"] = after;
+        }
+        let page = pool.call("schedule", list).await;
+        read += page["items"].as_array().expect("a list").len();
+        after = page["next"].clone();
+        if after.is_null() {
+            break;
+        }
+    }
+    assert_eq!(read, 2_100);
 }
 
 #[tokio::test]

@@ -42,3 +42,9 @@ pub fn reason(status: &Status) -> Option<Reason> {
 pub fn reason_code(status: &Status) -> Option<String> {
     status.get_details_error_info().map(|info| info.reason)
 }
+
+/// What a refusal says about itself under a name, such as the `run_id` of a run that exists.
+#[must_use]
+pub fn metadata(status: &Status, name: &str) -> Option<String> {
+    status.get_details_error_info()?.metadata.remove(name)
+}

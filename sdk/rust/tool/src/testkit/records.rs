@@ -49,7 +49,15 @@ impl Records {
     /// # Panics
     /// When the name is malformed, or the tool panics.
     pub async fn repeat(&self, table: &Table, tool: &str, arguments: Value) -> Called {
-        let number = self.0.lock().unwrap_or_else(PoisonError::into_inner).calls;
+        self.repeat_earlier(0, table, tool, arguments).await
+    }
+
+    /// Executes an earlier call once more: the one so many calls before the latest.
+    ///
+    /// # Panics
+    /// When the name is malformed, or the tool panics.
+    pub async fn repeat_earlier(&self, before: u16, table: &Table, tool: &str, arguments: Value) -> Called {
+        let number = self.0.lock().unwrap_or_else(PoisonError::into_inner).calls - before;
         self.launch(table, (tool, arguments), number).end().await
     }
 

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use std::io::Write as _;
 use std::process::{Command, ExitCode, Stdio};
 
-use harness::acceptance::{ROWS, VERDICTS};
+use harness::acceptance::{VERDICTS, rows};
 
 fn main() -> anyhow::Result<ExitCode> {
     let verdicts = tempfile::NamedTempFile::new()?;
@@ -18,7 +18,7 @@ fn main() -> anyhow::Result<ExitCode> {
     let verdicts: HashMap<&str, &str> = text.lines().filter_map(|line| line.split_once('\t')).collect();
     let mut table = String::new();
     let mut is_green = ended.success();
-    for (row, number) in ROWS.iter().zip(1..) {
+    for (row, number) in rows().zip(1..) {
         let verdict = verdicts.get(row.name).copied().unwrap_or("FAILED: its test did not come to its end");
         is_green &= !verdict.starts_with("FAILED");
         table += &format!("{number:>3}  {:<24} {:<18} {verdict}\n     {}\n", row.name, row.tool, row.title);

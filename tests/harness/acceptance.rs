@@ -25,7 +25,8 @@ const fn all(name: &'static str, title: &'static str) -> Row {
     Row { name, title, tool: "" }
 }
 
-/// The table. A new tool gets a row here, and its exercise in `tests/scenarios/acceptance_tools.rs`.
+/// The rows of the tools of a worker. A new tool gets a row here, and its exercise in
+/// `tests/scenarios/acceptance_tools.rs`.
 pub const ROWS: &[Row] = &[
     all("tool_registration", "工具注册: all tools are registered, with their manifests"),
     all("hook_execution", "Hook 执行: hooks before and after a call really intercept it"),
@@ -45,6 +46,26 @@ pub const ROWS: &[Row] = &[
     tool("process", "ProcessTool: manages processes"),
     tool("read_file", "reads files, for EditTool"),
 ];
+
+/// The rows of the tools with which agents work together. Their exercises are in
+/// `tests/scenarios/acceptance_together.rs`.
+pub const TOGETHER: &[Row] = &[
+    tool("forum", "forum: topics and posts"),
+    tool("remote_trigger", "RemoteTriggerTool: triggers something elsewhere"),
+    tool("schedule", "schedule: an agenda with conflicts"),
+    tool("schedule_cron", "ScheduleCronTool: schedules calls"),
+    tool("search", "search: over tasks, agenda and forum"),
+    tool("search_tools", "finds tools by words"),
+    tool("task", "task: creates, assigns, completes"),
+    tool("task_broadcast", "TaskBroadcastTool: one call to all tools with a tag"),
+    tool("team_agent", "TeamAgentTool: several tools at once"),
+    tool("time_reasoning", "time_reasoning: dates and durations"),
+];
+
+/// The whole table.
+pub fn rows() -> impl Iterator<Item = &'static Row> {
+    ROWS.iter().chain(TOGETHER)
+}
 
 /// The verdict of a row.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -72,7 +93,7 @@ impl std::fmt::Display for Verdict {
 /// # Panics
 /// When the table has no such row, or it cannot be written.
 pub fn record(name: &str, verdict: &Verdict) {
-    assert!(ROWS.iter().any(|row| row.name == name), "the table has no row {name}: add it to ROWS");
+    assert!(rows().any(|row| row.name == name), "the table has no row {name}: add it to ROWS or TOGETHER");
     let Some(file) = std::env::var_os(VERDICTS) else { return };
     let line = format!("{name}\t{}\n", verdict.to_string().replace(['\n', '\t'], " "));
     let file = std::fs::OpenOptions::new().create(true).append(true).open(file);

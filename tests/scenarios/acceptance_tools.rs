@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 use crate::{FIXTURE, bring, check};
 
 /// The outcome of an exercise: `Err` says why it cannot be done on this machine.
-type Done = Result<(), String>;
+pub(crate) type Done = Result<(), String>;
 type Exercise = for<'a> fn(&'a Cluster) -> BoxFuture<'a, Done>;
 
 /// How each tool is exercised.
@@ -238,6 +238,22 @@ async fn read_file(cluster: &Cluster) -> Done {
 }
 
 /// 新工具: every tool of the set runs, through the whole cluster.
+/// The verdict of a tool whose exercise came to its end, or panicked.
+pub(crate) fn verdict_of(tool: &str, ended: std::thread::Result<Done>) -> Verdict {
+    match ended {
+        Ok(Ok(())) => Verdict::Passed,
+        Ok(Err(why)) => {
+            bring::not_here(&format!("{tool}: {why}"));
+            Verdict::NotHere(why)
+        }
+        Err(panic) => {
+            let text = panic.downcast_ref::<String>().cloned();
+            let text = text.or_else(|| panic.downcast_ref::<&str>().map(|text| (*text).to_owned()));
+            Verdict::Failed(text.unwrap_or_default())
+        }
+    }
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn new_tools() {
     let cluster = Cluster::start().await;
@@ -250,19 +266,10 @@ async fn new_tools() {
     for (tool, exercise) in EXERCISES {
         assert!(listed.iter().any(|name| name == tool), "{tool} is not listed: {listed:?}");
         let ended = std::panic::AssertUnwindSafe(exercise(&cluster)).catch_unwind().await;
-        let verdict = match ended {
-            Ok(Ok(())) => Verdict::Passed,
-            Ok(Err(why)) => {
-                bring::not_here(&format!("{tool}: {why}"));
-                Verdict::NotHere(why)
-            }
-            Err(panic) => {
-                let text = panic.downcast_ref::<String>().cloned();
-                let text = text.or_else(|| panic.downcast_ref::<&str>().map(|text| (*text).to_owned()));
-                failed.push(*tool);
-                Verdict::Failed(text.unwrap_or_default())
-            }
-        };
+        let verdict = verdict_of(tool, ended);
+        if matches!(verdict, Verdict::Failed(_)) {
+            failed.push(*tool);
+        }
         record(tool, &verdict);
     }
     assert!(failed.is_empty(), "these do not hold: {failed:?}");

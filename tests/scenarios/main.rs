@@ -3,6 +3,7 @@
 #![allow(unreachable_pub, reason = "a test binary exports nothing")]
 
 mod acceptance;
+mod acceptance_together;
 mod acceptance_tools;
 mod admin;
 mod alerts;

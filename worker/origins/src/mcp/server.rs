@@ -213,7 +213,7 @@ impl Server {
         };
         let late = |_| format!("it did not start within {:?}", self.config.start_timeout);
         let connected = connected.map_err(late)?.map_err(|error| error.to_string())?;
-        let session = Arc::new(Session { peer: connected.service.peer().clone(), calls });
+        let session = Arc::new(Session { peer: connected.peer.clone(), calls });
         if index == 0
             && let Err(why) = self.read_tools(&session).await
         {

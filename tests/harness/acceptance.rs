@@ -43,6 +43,7 @@ pub const ROWS: &[Row] = &[
     tool("lsp", "LSPTool: Language Server Protocol"),
     tool("powershell", "PowerShellTool: runs commands of PowerShell"),
     tool("process", "ProcessTool: manages processes"),
+    tool("process_output", "lists and reads processes, without an approval"),
     tool("read_file", "reads files, for EditTool"),
 ];
 

@@ -54,7 +54,7 @@ async fn tool_registration() {
         assert_eq!(schema["additionalProperties"], false, "{}", tool.name);
     }
     let permission = |name: &str| tools.iter().find(|tool| tool.name == name).map(v1::Tool::permission);
-    for name in ["glob", "grep", "lint", "lsp", "read_file"] {
+    for name in ["glob", "grep", "lint", "lsp", "process_output", "read_file"] {
         assert_eq!(permission(name), Some(v1::ToolPermission::Read), "{name}");
     }
     for name in ["edit", "git"] {

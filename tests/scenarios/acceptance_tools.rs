@@ -30,6 +30,7 @@ const EXERCISES: &[(&str, Exercise)] = &[
     ("lsp", |cluster| lsp(cluster).boxed()),
     ("powershell", |cluster| powershell(cluster).boxed()),
     ("process", |cluster| process(cluster).boxed()),
+    ("process_output", |cluster| process_output(cluster).boxed()),
     ("read_file", |cluster| read_file(cluster).boxed()),
 ];
 
@@ -148,8 +149,8 @@ async fn ask_user(cluster: &Cluster) -> Done {
 async fn bash(cluster: &Cluster) -> Done {
     assert_eq!(cluster.answer("bash", json!({ "command": "cat poem.txt" })).await, "an owl\n{\"exit_code\":0}");
     let job = cluster.facts("bash", json!({ "command": "echo behind", "run_in_background": true })).await;
-    let read = json!({ "action": "read", "job": job["job"], "wait_s": 30 });
-    assert!(cluster.answer("process", read).await.starts_with("behind\n"));
+    let read = json!({ "job": job["job"], "wait_s": 30 });
+    assert!(cluster.answer("process_output", read).await.starts_with("behind\n"));
     cluster.refused("bash", json!({ "command": "" })).await;
     Ok(())
 }
@@ -227,7 +228,16 @@ async fn process(cluster: &Cluster) -> Done {
     let job = cluster.facts("process", start).await["job"].clone();
     let stopped = cluster.facts("process", json!({ "action": "stop", "job": job })).await;
     assert_eq!(stopped["running"], false);
-    cluster.refused("process", json!({ "action": "read", "job": "job_x" })).await;
+    cluster.refused("process", json!({ "action": "stop", "job": "job_x" })).await;
+    Ok(())
+}
+
+/// Reading needs no approval under the rules that hold by default.
+async fn process_output(cluster: &Cluster) -> Done {
+    let run = cluster.client.create(vec![call("read", "process_output", json!({}))]).await;
+    let outcomes = check::outcomes(&run.watch(FloorPolicy::Arrival).await.to_end().await);
+    assert_eq!(check::text(&outcomes["read"]), "[]");
+    cluster.refused("process_output", json!({ "job": "job_x" })).await;
     Ok(())
 }
 

@@ -198,7 +198,8 @@ pub(crate) struct WorkerArgs {
     /// How long running calls may take to end after a stop was requested
     #[arg(long, env = "TOOLYARD_DRAIN", value_name = "SECONDS", default_value_t = worker::DRAIN.as_secs())]
     drain: u64,
-    /// Host these tools alone, by their names with commas between them; `*` stands for any characters
+    /// Host these tools alone, wherever they come from, by their names with commas between them; `*` stands for any
+    /// characters
     #[arg(long, env = "TOOLYARD_ENABLE", value_name = "TOOLS", value_delimiter = ',')]
     enable: Vec<String>,
     /// Do not host these tools, named as for --enable
@@ -276,17 +277,18 @@ pub(crate) async fn worker(args: WorkerArgs) -> Result<Exit, Failure> {
     let table = match &root {
         Some(root) => {
             let options = tools::Options { settings, ..tools::Options::new(root, sandbox.clone()) };
-            let table = ::collaboration::host(tools::built_in(options)?, together).map_err(tools::Error::Host)?;
-            // With servers, the tools are chosen when those of the servers are known.
-            if has_servers { table } else { table.only(&enable)?.without(&disable)? }
+            ::collaboration::host(tools::built_in(options)?, together).map_err(tools::Error::Host)?
         }
         None => worker::Table::new(),
     };
     let watching = read_hooks(hooks.as_deref())?;
-    if table.hosts(Bash::NAME) || origins.has_programs() || has_servers {
+    let has_programs = origins.has_programs();
+    let table = origins.host(table, &sandbox).await?;
+    // With servers, the tools are chosen when those of the servers are known.
+    let table = if has_servers { table } else { table.only(&enable)?.without(&disable)? };
+    if table.hosts(Bash::NAME) || has_programs || has_servers {
         sandboxing::report(&sandbox);
     }
-    let table = origins.host(table, &sandbox).await?;
     let host = mcp::host(servers, table.clone(), (&sandbox, root), slots)?;
     let host = host.selecting(mcp::selection(&enable, &disable)?);
     let (drain, bucket) = (Duration::from_secs(drain), args.bucket.open()?);

@@ -272,7 +272,7 @@ pub(crate) async fn worker(args: WorkerArgs) -> Result<Exit, Failure> {
     let sandbox = args.sandbox.open(root.as_deref(), origins.folders(), secrets, user)?;
     let settings = args.tools_file.as_deref().map(ToolSettings::read).transpose();
     let settings = settings.map_err(tools::Error::from)?.unwrap_or_default();
-    let has_servers = !args.mcp.is_empty();
+    let (has_servers, by_name) = (!args.mcp.is_empty(), args.mcp.by_name());
     let servers = args.mcp.servers()?;
     let table = match &root {
         Some(root) => {
@@ -290,7 +290,7 @@ pub(crate) async fn worker(args: WorkerArgs) -> Result<Exit, Failure> {
         sandboxing::report(&sandbox);
     }
     let host = mcp::host(servers, table.clone(), (&sandbox, root), slots)?;
-    let host = host.selecting(mcp::selection(&enable, &disable)?);
+    let host = host.selecting(mcp::selection(&enable, &disable)?).by_name(&by_name)?;
     let (drain, bucket) = (Duration::from_secs(drain), args.bucket.open()?);
     let (admin, host_names) = (observe.admin_listen, observe.host_names.clone());
     let options = worker::Options {

@@ -11,6 +11,7 @@ use harness::{Client, Run, Worker, Yard, call, client_answer};
 use proto::v1::{self, CallState, Confirmation, FloorPolicy};
 use serde_json::{Value, json};
 
+use crate::acceptance::with_servers;
 use crate::{FIXTURE, bring, check};
 
 /// The outcome of an exercise: `Err` says why it cannot be done on this machine.
@@ -28,6 +29,8 @@ const EXERCISES: &[(&str, Exercise)] = &[
     ("grep", |cluster| grep(cluster).boxed()),
     ("lint", |cluster| lint(cluster).boxed()),
     ("lsp", |cluster| lsp(cluster).boxed()),
+    ("mcp_client", |cluster| mcp_client(cluster).boxed()),
+    ("mcp_tools", |cluster| mcp_tools(cluster).boxed()),
     ("powershell", |cluster| powershell(cluster).boxed()),
     ("process", |cluster| process(cluster).boxed()),
     ("process_output", |cluster| process_output(cluster).boxed()),
@@ -90,6 +93,7 @@ impl Cluster {
         let tools = format!("built_in:{}", folder.path().display());
         let fixture = yard.fixture.with("TOOLYARD_FIXTURE_TOOLS", tools);
         let fixture = fixture.with("TOOLYARD_FIXTURE_TOOLS_FILE", tools_file(outside.path()).display());
+        let fixture = with_servers(&fixture, outside.path());
         let worker = fixture.worker(&yard.broker.url(), "main", 16).await;
         yard.client.wait_for_tool("bash").await;
         let client = yard.client.clone();
@@ -208,6 +212,21 @@ async fn lsp(cluster: &Cluster) -> Done {
     let found = cluster.facts("lsp", ask).await;
     assert_eq!(found["locations"][0]["file"], "python/shapes.py", "{found}");
     cluster.refused("lsp", json!({ "action": "hover", "path": "python/main.py" })).await;
+    Ok(())
+}
+
+async fn mcp_client(cluster: &Cluster) -> Done {
+    let echo = json!({ "server": "test", "tool": "echo", "arguments": { "text": "hi" } });
+    assert_eq!(cluster.answer("mcp_client", echo).await, "hi");
+    cluster.refused("mcp_client", json!({ "server": "other", "tool": "echo" })).await;
+    cluster.refused("mcp_client", json!({ "server": "test", "tool": "other" })).await;
+    Ok(())
+}
+
+async fn mcp_tools(cluster: &Cluster) -> Done {
+    let listed = cluster.facts("mcp_tools", json!({ "server": "test", "tool": "ec*" })).await;
+    assert_eq!(listed["tools"][0]["name"], "echo", "{listed}");
+    cluster.refused("mcp_tools", json!({ "server": "other" })).await;
     Ok(())
 }
 

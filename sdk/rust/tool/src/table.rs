@@ -342,7 +342,12 @@ impl Prepared {
         }
     }
 
-    async fn call(self, mut context: Context) -> Result<Output, ToolError> {
+    /// Calls the tool here and now: for a tool that hands its call on to another one. [`Self::spawn`] is for all else,
+    /// because a tool that blocks would block the caller.
+    ///
+    /// # Errors
+    /// That of the tool.
+    pub async fn call(self, mut context: Context) -> Result<Output, ToolError> {
         if self.interceptors.is_empty() {
             return self.hosted.execute(&context, self.arguments).await;
         }

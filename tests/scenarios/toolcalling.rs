@@ -10,7 +10,7 @@ use axum::Router;
 use axum::extract::{RawQuery, State};
 use axum::http::{HeaderMap, StatusCode};
 use axum::response::{IntoResponse as _, Response};
-use axum::routing::get;
+use axum::routing::{get, post};
 use harness::{Fixture, PATIENCE, Yard, call};
 use proto::v1::{self, CallErrorKind, CallState};
 use serde_json::{Value, json};
@@ -35,7 +35,8 @@ struct Service {
 impl Service {
     async fn start() -> Self {
         let asked = Asked::default();
-        let router = Router::new().route("/v1/forecast.json", get(forecast)).with_state(Arc::clone(&asked));
+        let router = Router::new().route("/v1/forecast.json", get(forecast));
+        let router = router.route("/v1/chat/completions", post(complete)).with_state(Arc::clone(&asked));
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a port is free");
         let url = format!("http://{}", listener.local_addr().expect("it has an address"));
         let mut serving = JoinSet::new();
@@ -64,6 +65,15 @@ async fn forecast(State(asked): State<Asked>, RawQuery(query): RawQuery, headers
         "forecast": { "forecastday": [{ "date": "2026-11-25" }, { "date": "2026-11-26" }] },
     });
     body.to_string().into_response()
+}
+
+/// A model that repeats the task.
+async fn complete(State(asked): State<Asked>, headers: HeaderMap, body: String) -> String {
+    let key = headers["authorization"].to_str().expect("a text").to_owned();
+    let body: Value = serde_json::from_str(&body).expect("a request is JSON");
+    asked.lock().expect("no request panics").push((body["model"].to_string(), key));
+    let content = format!("You asked: {}", body["messages"][1]["content"]);
+    json!({ "choices": [{ "message": { "role": "assistant", "content": content } }] }).to_string()
 }
 
 /// The sample, with a file of settings.
@@ -210,7 +220,9 @@ async fn an_empty_city_and_any_error_of_the_service_are_null_and_logged_without_
     drop(service);
     assert_eq!(sample.answer(FORECASTS[0], json!({ "city": "Paris", "days": 1 })).await, "null");
     let log = sample.logged();
-    for reason in ["a city is required", "400 Bad Request", "the answer is no forecast", "error sending request"] {
+    for reason in
+        ["a city is required", "400 Bad Request", "the answer is not the expected JSON", "error sending request"]
+    {
         assert!(log.contains(reason), "{reason}: {log}");
     }
     assert!(!log.contains(KEY), "{log}");
@@ -233,6 +245,20 @@ async fn a_tool_exists_only_while_the_file_enables_it() {
     for tool in ["MyTool", "myTool"] {
         assert_eq!(sample.answer(tool, json!({ "input": "a" })).await, format!("{tool} got \"a\" as attempt 1"));
     }
+}
+
+#[tokio::test]
+async fn an_agent_is_a_tool_that_answers_with_a_model_of_its_own() {
+    let (mut sample, service) = (Sample::start().await, Service::start().await);
+    let (url, key) = (&service.url, "{ env = \"SAMPLE_KEY\" }");
+    let agent = format!("enabled = true\nbase-url = \"{url}/\"\nmodel = \"qwen-max\"\napi-key = {key}\n");
+    sample.set(&format!("[toolcalling.sub-agent]\n{agent}"), "subAgent").await;
+    let answer = sample.answer("subAgent", json!({ "task": "Who are you?" })).await;
+    assert_eq!(answer, "You asked: \"Who are you?\"");
+    assert_eq!(service.asked(), [("\"qwen-max\"".to_owned(), format!("Bearer {KEY}"))]);
+    drop(service);
+    let failed = sample.outcome("subAgent", json!({ "task": "Who are you?" })).await;
+    assert_eq!(failed.error.expect("an error").kind(), CallErrorKind::ToolFailed);
 }
 
 #[tokio::test]

@@ -4,8 +4,10 @@
 //! Beside `toolyard dev`: `cargo run -p toolyard-worker --example toolcalling [FILE]`, then
 //! `toolyard call getCityTimeMethod timeZoneId=Asia/Shanghai`.
 
+mod endpoint;
 mod my_tool;
 mod settings;
+mod sub_agent;
 mod time;
 mod weather;
 
@@ -17,6 +19,7 @@ use toolyard_tool::Table;
 use toolyard_worker::{Options, serve};
 
 use crate::settings::Settings;
+use crate::sub_agent::Agent;
 use crate::weather::Weather;
 
 /// Only the tools that are enabled.
@@ -31,13 +34,16 @@ fn table(settings: &Settings) -> anyhow::Result<Table> {
     if settings.my_tool.enabled {
         table = my_tool::host(table)?;
     }
+    if settings.sub_agent.enabled {
+        table = sub_agent::host(table, Agent::new(&settings.sub_agent)?)?;
+    }
     Ok(table)
 }
 
 #[tokio::main]
 async fn main() -> anyhow::Result<()> {
     tracing_subscriber::fmt().with_max_level(tracing::Level::WARN).with_writer(std::io::stderr).init();
-    // What TLS is made of; otherwise the client of the weather service does not know what to take.
+    // What TLS is made of; otherwise the clients of services do not know what to take.
     rustls::crypto::ring::default_provider().install_default().map_err(|_| anyhow::anyhow!("TLS is set up twice"))?;
     let settings = Settings::read(std::env::args_os().nth(1))?;
     let url = std::env::var("TOOLYARD_NATS_URL").unwrap_or_else(|_| "nats://127.0.0.1:4222".to_owned());

@@ -15,6 +15,7 @@ pub(crate) struct Settings {
     pub(crate) time: Switch,
     pub(crate) weather: WeatherSettings,
     pub(crate) my_tool: Switch,
+    pub(crate) sub_agent: SubAgentSettings,
 }
 
 /// A tool without an entry is not enabled.
@@ -37,6 +38,16 @@ impl Default for WeatherSettings {
     fn default() -> Self {
         Self { enabled: false, base_url: "https://api.weatherapi.com".to_owned(), api_key: None }
     }
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
+pub(crate) struct SubAgentSettings {
+    pub(crate) enabled: bool,
+    /// The service, up to the path `/v1/chat/completions`.
+    pub(crate) base_url: String,
+    pub(crate) model: String,
+    pub(crate) api_key: Option<Reference>,
 }
 
 /// Where a secret is.

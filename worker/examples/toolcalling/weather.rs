@@ -4,31 +4,26 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::{Context as _, ensure};
+use anyhow::Context as _;
 use pinyin::ToPinyin as _;
-use reqwest::header::{HeaderMap, HeaderValue};
-use reqwest::{Client, Url, redirect};
+use reqwest::header::HeaderName;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use toolyard_tool::{About, InvalidTool, Output, Table, tool};
 
+use crate::endpoint::Endpoint;
 use crate::settings::WeatherSettings;
 
 /// How long an answer may take.
 const TIMEOUT: Duration = Duration::from_secs(20);
-/// Bytes of an answer: that for 14 days has some 300 KB.
-const ANSWER_BYTES_MAX: usize = 4 * 1024 * 1024;
 /// Characters with several readings, and the one that they have in most names of cities: Chongqing, Xiamen, Changsha,
 /// Chengdu, Bengbu.
 const READINGS: [(char, &str); 5] = [('重', "chong"), ('厦', "xia"), ('长', "chang"), ('都', "du"), ('蚌', "beng")];
 
 /// The service.
 #[derive(Debug)]
-pub(crate) struct Weather {
-    client: Client,
-    url: Url,
-}
+pub(crate) struct Weather(Endpoint);
 
 /// What a model reads.
 #[derive(Debug, Serialize)]
@@ -61,14 +56,8 @@ impl Weather {
     pub(crate) fn new(settings: &WeatherSettings) -> anyhow::Result<Self> {
         let key = settings.api_key.as_ref().context("the weather needs api-key")?;
         let key = key.read().context("the key of the weather service cannot be read")?;
-        let mut key = HeaderValue::from_str(&key).context("the key of the weather service is no header")?;
-        key.set_sensitive(true);
-        // Another server would get the key.
-        let client = Client::builder().timeout(TIMEOUT).redirect(redirect::Policy::none());
-        let client = client.default_headers(HeaderMap::from_iter([("key".parse()?, key)])).build()?;
-        let url = format!("{}/v1/forecast.json", settings.base_url.trim_end_matches('/'));
-        let url = Url::parse(&url).with_context(|| format!("base-url is {:?}", settings.base_url))?;
-        Ok(Self { client, url })
+        let header = (HeaderName::from_static("key"), key);
+        Ok(Self(Endpoint::new(&settings.base_url, "/v1/forecast.json", header, TIMEOUT)?))
     }
 
     /// The forecast, or nothing: the log has the reason.
@@ -82,16 +71,8 @@ impl Weather {
     }
 
     async fn fetch(&self, place: &str, days: u8) -> anyhow::Result<Forecast> {
-        let mut url = self.url.clone();
-        url.query_pairs_mut().append_pair("q", place).append_pair("days", &days.to_string());
-        let mut answer = self.client.get(url).send().await?.error_for_status()?;
-        let mut body = Vec::new();
-        while let Some(part) = answer.chunk().await? {
-            ensure!(body.len() + part.len() <= ANSWER_BYTES_MAX, "the answer has more than {ANSWER_BYTES_MAX} bytes");
-            body.extend_from_slice(&part);
-        }
-        let Answered { location, current, forecast } =
-            serde_json::from_slice(&body).context("the answer is no forecast")?;
+        let answered = self.0.get(&[("q", place), ("days", &days.to_string())]).await?;
+        let Answered { location, current, forecast } = answered;
         Ok(Forecast { city: location.name, current, forecast_days: forecast.forecastday })
     }
 }

@@ -3,14 +3,14 @@
 
 use std::collections::HashMap;
 use std::io::Write as _;
-use std::process::{Command, ExitCode, Stdio};
+use std::process::{ExitCode, Stdio};
 
 use harness::acceptance::{VERDICTS, rows};
+use harness::cargo;
 
 fn main() -> anyhow::Result<ExitCode> {
     let verdicts = tempfile::NamedTempFile::new()?;
-    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
-    let mut tests = Command::new(cargo);
+    let mut tests = cargo();
     tests.args(["test", "--quiet", "-p", "toolyard-tests", "--test", "scenarios", "--", "acceptance"]);
     tests.env(VERDICTS, verdicts.path()).env("RUST_BACKTRACE", "0").stdout(Stdio::null());
     let ended = tests.status()?;

@@ -41,6 +41,10 @@ pub(crate) struct McpArgs {
     #[arg(long, env = "TOOLYARD_MCP_TRUST_HINTS", value_name = "BOOL", default_value = "true")]
     #[arg(value_parser = BoolishValueParser::new(), action = clap::ArgAction::Set)]
     mcp_trust_hints: bool,
+    /// Reach the tools of these servers through the tools mcp_client and mcp_tools, instead of hosting each: names of
+    /// servers with commas between them; `*` stands for any characters
+    #[arg(long, env = "TOOLYARD_MCP_CLIENT", value_name = "SERVERS", value_delimiter = ',')]
+    mcp_client: Vec<String>,
     /// Start a process of each command of --mcp for each slot, instead of one for all calls
     #[arg(long, env = "TOOLYARD_MCP_PER_SLOT", requires = "mcp")]
     mcp_per_slot: bool,
@@ -54,6 +58,11 @@ impl McpArgs {
     /// The files that hold secrets, or the names of such.
     pub(crate) fn secrets(&self) -> impl Iterator<Item = &PathBuf> {
         self.mcp_token_file.iter().chain(&self.mcp_config)
+    }
+
+    /// The names of the servers whose tools are reached by name.
+    pub(crate) fn by_name(&self) -> Vec<String> {
+        self.mcp_client.clone()
     }
 
     /// The servers.

@@ -198,7 +198,8 @@ pub(crate) struct WorkerArgs {
     /// How long running calls may take to end after a stop was requested
     #[arg(long, env = "TOOLYARD_DRAIN", value_name = "SECONDS", default_value_t = worker::DRAIN.as_secs())]
     drain: u64,
-    /// Host these tools alone, by their names with commas between them; `*` stands for any characters
+    /// Host these tools alone, wherever they come from, by their names with commas between them; `*` stands for any
+    /// characters
     #[arg(long, env = "TOOLYARD_ENABLE", value_name = "TOOLS", value_delimiter = ',')]
     enable: Vec<String>,
     /// Do not host these tools, named as for --enable
@@ -271,24 +272,25 @@ pub(crate) async fn worker(args: WorkerArgs) -> Result<Exit, Failure> {
     let sandbox = args.sandbox.open(root.as_deref(), origins.folders(), secrets, user)?;
     let settings = args.tools_file.as_deref().map(ToolSettings::read).transpose();
     let settings = settings.map_err(tools::Error::from)?.unwrap_or_default();
-    let has_servers = !args.mcp.is_empty();
+    let (has_servers, by_name) = (!args.mcp.is_empty(), args.mcp.by_name());
     let servers = args.mcp.servers()?;
     let table = match &root {
         Some(root) => {
             let options = tools::Options { settings, ..tools::Options::new(root, sandbox.clone()) };
-            let table = ::collaboration::host(tools::built_in(options)?, together).map_err(tools::Error::Host)?;
-            // With servers, the tools are chosen when those of the servers are known.
-            if has_servers { table } else { table.only(&enable)?.without(&disable)? }
+            ::collaboration::host(tools::built_in(options)?, together).map_err(tools::Error::Host)?
         }
         None => worker::Table::new(),
     };
     let watching = read_hooks(hooks.as_deref())?;
-    if table.hosts(Bash::NAME) || origins.has_programs() || has_servers {
+    let has_programs = origins.has_programs();
+    let table = origins.host(table, &sandbox).await?;
+    // With servers, the tools are chosen when those of the servers are known.
+    let table = if has_servers { table } else { table.only(&enable)?.without(&disable)? };
+    if table.hosts(Bash::NAME) || has_programs || has_servers {
         sandboxing::report(&sandbox);
     }
-    let table = origins.host(table, &sandbox).await?;
     let host = mcp::host(servers, table.clone(), (&sandbox, root), slots)?;
-    let host = host.selecting(mcp::selection(&enable, &disable)?);
+    let host = host.selecting(mcp::selection(&enable, &disable)?).by_name(&by_name)?;
     let (drain, bucket) = (Duration::from_secs(drain), args.bucket.open()?);
     let (admin, host_names) = (observe.admin_listen, observe.host_names.clone());
     let options = worker::Options {

@@ -42,8 +42,11 @@ pub const ROWS: &[Row] = &[
     tool("grep", "GrepTool: searches file contents"),
     tool("lint", "LintTool: checks code"),
     tool("lsp", "LSPTool: Language Server Protocol"),
+    tool("mcp_client", "MCPClientTool: calls tools of MCP servers"),
+    tool("mcp_tools", "lists the tools of MCP servers, for MCPClientTool"),
     tool("powershell", "PowerShellTool: runs commands of PowerShell"),
     tool("process", "ProcessTool: manages processes"),
+    tool("process_output", "lists and reads processes, without an approval"),
     tool("read_file", "reads files, for EditTool"),
 ];
 

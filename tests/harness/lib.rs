@@ -29,7 +29,7 @@ pub use collector::{Collector, Data, LogRecord, Metric, Span, SpanKind, hex, sai
 pub use costly::Costly;
 pub use keys::{Intruder, Keys};
 pub use patient::carried_through;
-pub use process::{Coordinator, Fixture, Worker};
+pub use process::{Coordinator, Fixture, Worker, cargo};
 pub use prometheus::{Prometheus, Sample, alert_names, dashboard_panels};
 pub use proxy::{Direction, Proxy};
 pub use shards::Shards;

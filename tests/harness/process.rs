@@ -9,6 +9,19 @@ use tokio::process::{Child, Command};
 
 use crate::PATIENCE;
 
+/// Cargo, without the variables that it sets for the package of this process: with them it builds dependencies anew
+/// that look at them.
+#[must_use]
+pub fn cargo() -> std::process::Command {
+    let mut cargo = std::process::Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    for (name, _) in std::env::vars_os() {
+        if ["CARGO_PKG_", "CARGO_MANIFEST_"].iter().any(|begin| name.to_string_lossy().starts_with(begin)) {
+            cargo.env_remove(name);
+        }
+    }
+    cargo
+}
+
 /// The program that the scenarios start.
 #[derive(Debug, Clone)]
 pub struct Fixture {
@@ -61,6 +74,19 @@ impl Fixture {
     pub async fn worker_with_drain(&self, nats_url: &str, pool: &str, slots: u32, drain_s: u64) -> Worker {
         let (child, id) = self.start(&["worker", nats_url, pool, &slots.to_string(), &drain_s.to_string()]).await;
         Worker { child, id }
+    }
+
+    /// Builds an example of the workspace, as `cargo test` does before, and returns its path.
+    ///
+    /// # Panics
+    /// When it does not build.
+    #[must_use]
+    pub fn example(name: &str) -> PathBuf {
+        // With the features of the whole workspace, so that nothing is built twice.
+        let built = cargo().args(["build", "--quiet", "--workspace", "--example", name]).status();
+        assert!(built.is_ok_and(|status| status.success()), "the example builds");
+        let test = std::env::current_exe().expect("a test has a path");
+        test.ancestors().nth(2).expect("a test lies in the target folder").join("examples").join(name)
     }
 
     /// Another worker program, which reports on stderr that it is ready.

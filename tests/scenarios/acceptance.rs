@@ -16,10 +16,20 @@ use serde_json::{Value, json};
 
 use crate::{FIXTURE, check, count, question};
 
+/// The worker also reaches an MCP server, which is named `test`, through `mcp_client`.
+pub fn with_servers(fixture: &Fixture, folder: &Path) -> Fixture {
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../worker/origins/tests/servers/server.py");
+    let servers = json!({ "mcpServers": { "test": { "command": "python3", "args": [script, "well"] } } });
+    let file = folder.join("servers.json");
+    std::fs::write(&file, servers.to_string()).expect("it can be written");
+    fixture.with("TOOLYARD_MCP_CONFIG", file.display()).with("TOOLYARD_MCP_CLIENT", "*")
+}
+
 /// A yard whose worker hosts the tools that come with one, which work on this folder.
 async fn built_in(folder: &Path) -> (Yard, Worker) {
     let yard = Yard::start(FIXTURE).await;
     let fixture = yard.fixture.with("TOOLYARD_FIXTURE_TOOLS", format!("built_in:{}", folder.display()));
+    let fixture = with_servers(&fixture, folder);
     let worker = fixture.worker(&yard.broker.url(), "main", 16).await;
     yard.client.wait_for_tool("bash").await;
     (yard, worker)
@@ -54,13 +64,13 @@ async fn tool_registration() {
         assert_eq!(schema["additionalProperties"], false, "{}", tool.name);
     }
     let permission = |name: &str| tools.iter().find(|tool| tool.name == name).map(v1::Tool::permission);
-    for name in ["glob", "grep", "lint", "lsp", "read_file"] {
+    for name in ["glob", "grep", "lint", "lsp", "mcp_tools", "process_output", "read_file"] {
         assert_eq!(permission(name), Some(v1::ToolPermission::Read), "{name}");
     }
     for name in ["edit", "git"] {
         assert_eq!(permission(name), Some(v1::ToolPermission::Write), "{name}");
     }
-    for name in ["bash", "powershell", "process"] {
+    for name in ["bash", "mcp_client", "powershell", "process"] {
         assert_eq!(permission(name), Some(v1::ToolPermission::External), "{name}");
     }
     // One that may do anything asks first, with no file that says so.

@@ -11,6 +11,7 @@ use harness::{Client, Run, Worker, Yard, call, client_answer};
 use proto::v1::{self, CallState, Confirmation, FloorPolicy};
 use serde_json::{Value, json};
 
+use crate::acceptance::with_servers;
 use crate::{FIXTURE, bring, check};
 
 /// The outcome of an exercise: `Err` says why it cannot be done on this machine.
@@ -28,8 +29,11 @@ const EXERCISES: &[(&str, Exercise)] = &[
     ("grep", |cluster| grep(cluster).boxed()),
     ("lint", |cluster| lint(cluster).boxed()),
     ("lsp", |cluster| lsp(cluster).boxed()),
+    ("mcp_client", |cluster| mcp_client(cluster).boxed()),
+    ("mcp_tools", |cluster| mcp_tools(cluster).boxed()),
     ("powershell", |cluster| powershell(cluster).boxed()),
     ("process", |cluster| process(cluster).boxed()),
+    ("process_output", |cluster| process_output(cluster).boxed()),
     ("read_file", |cluster| read_file(cluster).boxed()),
 ];
 
@@ -89,6 +93,7 @@ impl Cluster {
         let tools = format!("built_in:{}", folder.path().display());
         let fixture = yard.fixture.with("TOOLYARD_FIXTURE_TOOLS", tools);
         let fixture = fixture.with("TOOLYARD_FIXTURE_TOOLS_FILE", tools_file(outside.path()).display());
+        let fixture = with_servers(&fixture, outside.path());
         let worker = fixture.worker(&yard.broker.url(), "main", 16).await;
         yard.client.wait_for_tool("bash").await;
         let client = yard.client.clone();
@@ -148,8 +153,8 @@ async fn ask_user(cluster: &Cluster) -> Done {
 async fn bash(cluster: &Cluster) -> Done {
     assert_eq!(cluster.answer("bash", json!({ "command": "cat poem.txt" })).await, "an owl\n{\"exit_code\":0}");
     let job = cluster.facts("bash", json!({ "command": "echo behind", "run_in_background": true })).await;
-    let read = json!({ "action": "read", "job": job["job"], "wait_s": 30 });
-    assert!(cluster.answer("process", read).await.starts_with("behind\n"));
+    let read = json!({ "job": job["job"], "wait_s": 30 });
+    assert!(cluster.answer("process_output", read).await.starts_with("behind\n"));
     cluster.refused("bash", json!({ "command": "" })).await;
     Ok(())
 }
@@ -210,6 +215,21 @@ async fn lsp(cluster: &Cluster) -> Done {
     Ok(())
 }
 
+async fn mcp_client(cluster: &Cluster) -> Done {
+    let echo = json!({ "server": "test", "tool": "echo", "arguments": { "text": "hi" } });
+    assert_eq!(cluster.answer("mcp_client", echo).await, "hi");
+    cluster.refused("mcp_client", json!({ "server": "other", "tool": "echo" })).await;
+    cluster.refused("mcp_client", json!({ "server": "test", "tool": "other" })).await;
+    Ok(())
+}
+
+async fn mcp_tools(cluster: &Cluster) -> Done {
+    let listed = cluster.facts("mcp_tools", json!({ "server": "test", "tool": "ec*" })).await;
+    assert_eq!(listed["tools"][0]["name"], "echo", "{listed}");
+    cluster.refused("mcp_tools", json!({ "server": "other" })).await;
+    Ok(())
+}
+
 async fn powershell(cluster: &Cluster) -> Done {
     let (said, outcome) = cluster.call("powershell", json!({ "command": "Write-Output hi" })).await;
     match outcome.error {
@@ -227,7 +247,16 @@ async fn process(cluster: &Cluster) -> Done {
     let job = cluster.facts("process", start).await["job"].clone();
     let stopped = cluster.facts("process", json!({ "action": "stop", "job": job })).await;
     assert_eq!(stopped["running"], false);
-    cluster.refused("process", json!({ "action": "read", "job": "job_x" })).await;
+    cluster.refused("process", json!({ "action": "stop", "job": "job_x" })).await;
+    Ok(())
+}
+
+/// Reading needs no approval under the rules that hold by default.
+async fn process_output(cluster: &Cluster) -> Done {
+    let run = cluster.client.create(vec![call("read", "process_output", json!({}))]).await;
+    let outcomes = check::outcomes(&run.watch(FloorPolicy::Arrival).await.to_end().await);
+    assert_eq!(check::text(&outcomes["read"]), "[]");
+    cluster.refused("process_output", json!({ "job": "job_x" })).await;
     Ok(())
 }
 

@@ -77,6 +77,7 @@ mod series;
 mod tenants;
 mod tls;
 mod tokens;
+mod toolcalling;
 mod traces;
 mod unexecuted;
 mod uploads;

@@ -1,6 +1,5 @@
 //! Workers that are not killed: they shut down, are blocked by their tools, or are custom programs.
 
-use std::process::Command;
 use std::time::Duration;
 
 use futures::StreamExt as _;
@@ -102,13 +101,7 @@ async fn a_tool_that_blocks_every_thread_does_not_lose_its_lease() {
 #[tokio::test]
 async fn the_example_of_a_tool_of_ones_own_can_be_called() {
     let yard = Yard::start(FIXTURE).await;
-    // Examples of another package are built on demand.
-    let cargo = std::env::var("CARGO").unwrap_or_else(|_| "cargo".to_owned());
-    let built = Command::new(cargo).args(["build", "--quiet", "-p", "toolyard-worker", "--example", "greet"]).status();
-    assert!(built.is_ok_and(|status| status.success()), "the example builds");
-    let target = std::env::current_exe().expect("a test has a path");
-    let target = target.ancestors().nth(2).expect("a test lies in the target folder");
-    let _worker = Fixture::program(&target.join("examples/greet"), &yard.broker.url()).await;
+    let _worker = Fixture::program(&Fixture::example("greet"), &yard.broker.url()).await;
     tokio::time::timeout(Duration::from_secs(10), yard.client.wait_for_tool("greet")).await.expect("it is advertised");
     let events = yard.client.execute(vec![call("g", "greet", json!({ "name": "Ada" }))]).await.to_end().await;
     assert_eq!(check::text(&check::outcomes(&events)["g"]), "Hello, Ada!");

@@ -20,6 +20,7 @@ mod lsp;
 mod matcher;
 mod powershell;
 mod process;
+mod process_output;
 mod read_file;
 mod root;
 mod running;
@@ -50,6 +51,7 @@ pub use lint::{Check, Format, Lint, Linter, Targets};
 pub use lsp::{LanguageServer, Lsp, Query, Topic};
 pub use powershell::{PowerShell, PowerShellScript};
 pub use process::{Deed, Process, Wish};
+pub use process_output::{ProcessOutput, Read};
 pub use read_file::{Excerpt, ReadFile};
 pub use root::Root;
 pub use settings::{InvalidSettings, ToolSettings};
@@ -106,6 +108,7 @@ pub fn built_in(options: Options) -> Result<Table, Error> {
     let table = table.host(Lint::new(root.clone(), sandbox.clone(), &settings))?;
     let table = table.host(Lsp::new(root.clone(), sandbox.clone(), &settings))?;
     let table = table.host(Process::new(root.clone(), sandbox.clone(), jobs.clone()))?;
+    let table = table.host(ProcessOutput::new(jobs.clone()))?;
     let table = table.host(PowerShell::new(root.clone(), sandbox.clone()).with_jobs(jobs.clone()))?;
     Ok(table.host(Bash::new(root, sandbox).with_jobs(jobs))?)
 }

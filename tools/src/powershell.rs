@@ -36,7 +36,7 @@ pub struct PowerShellScript {
     /// After how many seconds to end the command: up to 600, or a day in the background
     #[schemars(range(min = 1, max = TIME_MAX_S))]
     timeout_s: Option<u32>,
-    /// The call ends at once with the id of a job, and the command goes on: see the tool process
+    /// The call ends at once with the id of a job, and the command goes on: see process_output and process
     #[serde(default)]
     run_in_background: bool,
 }

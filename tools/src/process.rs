@@ -1,4 +1,4 @@
-//! Starts programs that outlive their call, and reads, signals and stops them and the background jobs of `bash`.
+//! Starts programs that outlive their call, and signals and stops them and the background jobs of `bash`.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -13,19 +13,11 @@ use super::scope;
 use sandbox::{Request, Sandbox, Signal};
 use toolyard_tool::{About, Context, Output, Tool, ToolError};
 
-/// Bytes of output that a read returns by default, and at most.
-const BYTES: u32 = 32 * 1024;
-const BYTES_MAX: u32 = 128 * 1024;
-/// How long a read may wait for output.
-const WAIT_MAX_S: u32 = 240;
 /// Arguments and variables of a program.
 const ARGUMENTS_MAX: u32 = 1_000;
 const VARIABLES_MAX: usize = 100;
 
-/// The calls that only look.
-const READS: &str = r#"{"properties": {"action": {"enum": ["list", "read"]}}}"#;
-
-/// Starts and reaches background jobs.
+/// Starts, signals and stops background jobs. `ProcessOutput` lists and reads them.
 #[derive(Debug)]
 pub struct Process {
     root: Root,
@@ -39,7 +31,7 @@ pub struct Process {
 pub struct Wish {
     /// What to do
     action: Deed,
-    /// For all but list and start: the id of the job
+    /// For signal and stop: the id of the job
     job: Option<String>,
     /// For start: the program, found as a shell finds it
     program: Option<String>,
@@ -55,17 +47,6 @@ pub struct Wish {
     /// For start: after how many seconds to end it; an hour unless given
     #[schemars(range(min = 1, max = TIME_MAX_S))]
     timeout_s: Option<u32>,
-    /// For read: where in the output to begin: 0, or `next_offset` of the last read
-    #[serde(default)]
-    offset: u64,
-    /// For read: how many bytes at most
-    #[serde(default = "bytes")]
-    #[schemars(range(min = 4, max = BYTES_MAX))]
-    bytes: u32,
-    /// For read: how many seconds to wait for output if there is none yet
-    #[serde(default)]
-    #[schemars(range(max = WAIT_MAX_S))]
-    wait_s: u32,
     /// For signal: its name, such as SIGINT
     signal: Option<String>,
 }
@@ -74,20 +55,12 @@ pub struct Wish {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Deed {
-    /// The jobs that this run started.
-    List,
     /// Starts a program as a job.
     Start,
-    /// Reads output of a job, and how it ended.
-    Read,
     /// Sends a signal to a job.
     Signal,
     /// Ends a job.
     Stop,
-}
-
-fn bytes() -> u32 {
-    BYTES
 }
 
 impl Process {
@@ -124,24 +97,17 @@ impl Tool for Process {
     type Input = Wish;
 
     fn about(&self) -> About {
-        let text = "Starts a program that goes on after the call, and lists, reads, signals and stops such jobs, \
-                    those of bash with run_in_background too. A job ends at its timeout, and with its worker. The \
-                    latest MiB of its output is kept, for an hour after its end.";
+        let text = "Starts a program that goes on after the call, and signals and stops such jobs, those of bash with \
+                    run_in_background too. A job ends at its timeout, and with its worker. process_output lists and \
+                    reads jobs.";
         let about = About::new(text).destructive().open_world().uses_machine().idle_timeout(None);
-        about.parallel_when(READS).category("shell").side_effect_scope(scope::NETWORK)
+        about.category("shell").side_effect_scope(scope::NETWORK)
     }
 
     async fn call(&self, context: &Context, wish: Wish) -> Result<Output, ToolError> {
         let job = |deed| needed(wish.job.as_deref(), "/job", deed);
         match wish.action {
-            Deed::List => Output::json(&self.jobs.list(context)),
             Deed::Start => self.start(context, wish).await,
-            Deed::Read => {
-                let wait = Duration::from_secs(wish.wait_s.into());
-                let part = self.jobs.read(context, job("read")?, wish.offset, wish.bytes as usize, wait).await?;
-                let text = if part.text.is_empty() { "No new output\n".to_owned() } else { part.text.clone() };
-                Ok(Output::from(text).and(Output::json(&part)?))
-            }
             Deed::Signal => {
                 let signal = needed(wish.signal.as_deref(), "/signal", "signal")?;
                 let signal: Signal =

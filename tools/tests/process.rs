@@ -1,4 +1,4 @@
-//! Background jobs of `bash` and `process`, with real processes.
+//! Background jobs of `bash` and `process`, and `process_output`, with real processes.
 
 #![allow(clippy::unwrap_used, reason = "it is all tests")]
 
@@ -11,7 +11,7 @@ use rustix::process::{Pid, test_kill_process};
 use sandbox::{Sandbox, Settings};
 use serde_json::{Value, json};
 use tokio::time::{sleep, timeout};
-use tools::{Bash, Jobs, Process};
+use tools::{Bash, Jobs, Process, ProcessOutput};
 use toolyard_tool::Table;
 use toolyard_tool::testkit::{self, Called};
 
@@ -30,7 +30,8 @@ fn yard() -> Yard {
     let tree = Tree::of(&[]);
     let (sandbox, jobs) = (Sandbox::new(Settings::default()).unwrap(), Jobs::default());
     let bash = Bash::new(tree.root(), sandbox.clone()).with_jobs(jobs.clone());
-    let table = Table::new().host(bash).unwrap().host(Process::new(tree.root(), sandbox, jobs)).unwrap();
+    let process = Process::new(tree.root(), sandbox, jobs.clone());
+    let table = Table::new().host(bash).unwrap().host(process).unwrap().host(ProcessOutput::new(jobs)).unwrap();
     Yard { tree, table }
 }
 
@@ -51,10 +52,14 @@ impl Yard {
         facts(&self.call("process", arguments).await)
     }
 
+    async fn output(&self, arguments: Value) -> Value {
+        facts(&self.call("process_output", arguments).await)
+    }
+
     /// New output, and the facts beside it.
     async fn read(&self, job: &str, offset: u64) -> (String, Value) {
-        let ask = json!({ "action": "read", "job": job, "offset": offset, "wait_s": 20 });
-        let called = self.call("process", ask).await;
+        let ask = json!({ "job": job, "offset": offset, "wait_s": 20 });
+        let called = self.call("process_output", ask).await;
         match called.result.as_ref().unwrap().first().unwrap() {
             Content::Text(text) => (text.clone(), facts(&called)),
             other => panic!("{other:?}"),
@@ -65,7 +70,7 @@ impl Yard {
     async fn end(&self, job: &str) -> Value {
         timeout(SOON, async {
             loop {
-                let facts = self.process(json!({ "action": "read", "job": job })).await;
+                let facts = self.output(json!({ "job": job })).await;
                 if facts["running"] == false {
                     return facts;
                 }
@@ -111,7 +116,7 @@ async fn a_program_is_started_with_its_arguments_listed_and_signalled() {
         "environment": { "GREETING": "hello" }, "working_directory": "sub",
     });
     let job = yard.process(start).await["job"].as_str().unwrap().to_owned();
-    let listed = yard.process(json!({ "action": "list" })).await;
+    let listed = yard.output(json!({})).await;
     assert_eq!((listed[0]["job"].as_str(), listed.as_array().unwrap().len()), (Some(job.as_str()), 1));
     let mut text = String::new();
     while !text.ends_with("sub\n") {
@@ -150,7 +155,7 @@ async fn only_the_latest_output_is_kept_and_the_rest_is_counted() {
     let job = yard.begin("head -c 3000000 /dev/zero | tr '\\0' x; echo end").await;
     let end = yard.end(&job).await;
     assert_eq!(end["bytes"], 3_000_004);
-    let facts = yard.process(json!({ "action": "read", "job": job, "offset": 10 })).await;
+    let facts = yard.output(json!({ "job": job, "offset": 10 })).await;
     assert_eq!(facts["forgotten"], 3_000_004 - 1024 * 1024 - 10);
     let (tail, _) = yard.read(&job, 3_000_000).await;
     assert_eq!(tail, "end\n");
@@ -180,7 +185,7 @@ async fn jobs_are_limited_in_number_and_end_with_their_worker() {
 async fn a_job_of_another_worker_is_answered_with_the_reason() {
     let (one, other) = (yard(), yard());
     let job = one.begin("sleep 600").await;
-    let called = other.call("process", json!({ "action": "read", "job": job })).await;
+    let called = other.call("process_output", json!({ "job": job })).await;
     assert_eq!(called.result.as_ref().unwrap_err().kind, ErrorKind::NeedsInput);
     assert!(called.error().contains("need a pool with one worker"), "{}", called.error());
 }
@@ -190,9 +195,10 @@ async fn arguments_that_are_of_no_use_are_refused_by_their_place() {
     let yard = yard();
     let job = yard.begin("echo hi").await;
     for (tool, arguments, pointer) in [
-        ("process", json!({ "action": "read" }), "/job"),
-        ("process", json!({ "action": "read", "job": "job_x" }), "/job"),
-        ("process", json!({ "action": "read", "job": job, "offset": 1000 }), "/offset"),
+        ("process_output", json!({ "job": "job_x" }), "/job"),
+        ("process_output", json!({ "job": job, "offset": 1000 }), "/offset"),
+        ("process", json!({ "action": "stop" }), "/job"),
+        ("process", json!({ "action": "read", "job": job }), "/action"),
         ("process", json!({ "action": "start" }), "/program"),
         ("process", json!({ "action": "start", "program": "no-such-program" }), "/program"),
         ("process", json!({ "action": "start", "program": "true", "working_directory": ".." }), "/working_directory"),
@@ -210,8 +216,8 @@ async fn arguments_that_are_of_no_use_are_refused_by_their_place() {
 async fn a_read_that_waits_ends_with_its_call() {
     let yard = yard();
     let job = yard.begin("sleep 600").await;
-    let ask = json!({ "action": "read", "job": job, "wait_s": 240 });
-    let call = testkit::start_in(&yard.table, "process", ask);
+    let ask = json!({ "job": job, "wait_s": 240 });
+    let call = testkit::start_in(&yard.table, "process_output", ask);
     sleep(Duration::from_millis(50)).await;
     call.cancel();
     let called = timeout(SOON, call.end()).await.unwrap();

@@ -7,7 +7,7 @@ use rustix::process::Signal;
 
 use crate::process::Dev;
 
-const TOOLS: [&str; 21] = [
+const TOOLS: [&str; 22] = [
     "ask_user",
     "bash",
     "edit",
@@ -20,6 +20,7 @@ const TOOLS: [&str; 21] = [
     "lsp",
     "powershell",
     "process",
+    "process_output",
     "read_file",
     "schedule",
     "schedule_cron",

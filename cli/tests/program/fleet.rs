@@ -92,6 +92,31 @@ async fn a_worker_hosts_what_it_is_told_to() {
     broker.stop().await;
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn the_choice_of_tools_holds_for_programs_too() {
+    let broker = Broker::start(BrokerOptions::default(), |_| {}).await.expect("a broker starts");
+    let (_coordinator, address) = coordinator(&broker.url(), "127.0.0.1:0");
+    let folder = tempfile::tempdir().unwrap();
+    let program = |name: &str| format!("[[program]]\nname = \"{name}\"\ndescription = \"x\"\ncommand = [\"true\"]\n");
+    let file = folder.path().join("tools.toml");
+    std::fs::write(&file, ["greet", "greet_loud", "wave"].map(program).concat()).unwrap();
+    let file = file.to_str().unwrap();
+    let worker = ["worker", "--nats-url", &broker.url(), "--pool", "main", "--programs", file];
+    let chosen = Background::start(worker.iter().chain(&["--enable", "greet*", "--disable", "*_loud"]));
+    chosen.stderr.until(|line| line.contains("pulling"));
+    let url = format!("http://{address}");
+    let deadline = Instant::now() + PATIENCE;
+    while run(["--url", &url, "tools", "get", "greet"]).code() != 0 {
+        assert!(Instant::now() < deadline, "the coordinator knows the tool");
+    }
+    let listed = run(["--url", &url, "tools", "ls", "-o", "json"]).json().remove(0);
+    let tools = listed["tools"].as_array().unwrap();
+    assert_eq!(tools.iter().map(|tool| tool["name"].as_str().unwrap()).collect::<Vec<_>>(), ["greet"]);
+    let unknown = run(worker.iter().chain(&["--enable", "bosh"]));
+    assert!(unknown.stderr().contains("bosh") && unknown.stderr().contains("wave"), "{}", unknown.stderr());
+    broker.stop().await;
+}
+
 #[test]
 fn a_broker_that_is_not_there_is_told() {
     for role in [vec!["coordinator", "--listen", "127.0.0.1:0"], vec!["worker", "--pool", "main", "--root", "/usr"]] {

@@ -42,24 +42,14 @@ pub const HOOKS_MAX: usize = 64;
 /// Bytes of a hook's name, which appears in errors to the model.
 const NAME_BYTES_MAX: usize = 64;
 /// The log target of decisions about calls.
-/// Somebody who is asked about calls.
-///
-/// It should be quick: the call waits for it. Its future is dropped when it is too slow. A panic is a failure like any
-/// other.
-///
-/// # Errors
 pub const AUDIT: &str = "toolyard::audit";
 
-/// Somebody who is asked about calls.
+/// A hook in this process.
 ///
-/// It should be quick: the call waits for it. Its future is dropped when it is too slow. A panic is a failure like any
-/// other.
+/// It should be quick, because the call waits for it. Its future is dropped at its timeout. A panic counts as a
+/// failure.
 pub trait Hook: Send + Sync + 'static {
-    /// # Errors
-    /// A hook in this process.
-    ///
-    /// It should be quick, because the call waits for it. Its future is dropped at its timeout. A panic counts as a
-    /// failure.
+    /// Decides about a call.
     ///
     /// # Errors
     /// If there is no answer. Then the call is refused, or its result is withheld.

@@ -14,6 +14,7 @@ mod connect;
 mod content;
 mod lines;
 mod listed;
+mod mcp_client;
 mod metrics;
 mod schemas;
 mod server;
@@ -28,7 +29,7 @@ use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 use toolyard_tool::{Manifest, Table, ToolName};
 
-use self::config::{Patterns, ServerConfig};
+use self::config::{ConfigError, Patterns, ServerConfig};
 pub use self::connect::Programs;
 use self::server::Server;
 
@@ -59,6 +60,10 @@ pub struct Host {
     /// The worker's own tools.
     own: Table,
     selection: Selection,
+    /// The servers whose tools are reached through `mcp_client`.
+    by_name: Patterns,
+    /// `mcp_client` and `mcp_tools`, if there are such servers.
+    client: Option<Table>,
 }
 
 impl Host {
@@ -67,7 +72,25 @@ impl Host {
     #[must_use]
     pub fn new(servers: Vec<ServerConfig>, own: Table, programs: Option<&Programs>, slots: usize) -> Self {
         let server = |config: ServerConfig| Server::new(config, programs.cloned(), slots);
-        Self { servers: servers.into_iter().map(server).collect(), own, selection: Selection::default() }
+        let servers = servers.into_iter().map(server).collect();
+        Self { servers, own, selection: Selection::default(), by_name: Patterns::default(), client: None }
+    }
+
+    /// Has the tools of these servers (`*` stands for any characters) reached through the tools `mcp_client` and
+    /// `mcp_tools`, instead of hosting each. One whose calls a person must approve is still hosted.
+    ///
+    /// # Errors
+    /// There is no server of such a name.
+    pub fn by_name(mut self, names: &[String]) -> Result<Self, ConfigError> {
+        for name in names {
+            let pattern = Patterns::new(&[name])?;
+            if !self.servers.iter().any(|server| pattern.matches(server.name())) {
+                let known = self.servers.iter().map(|server| server.name().to_owned()).collect();
+                return Err(ConfigError::NoServer { name: name.clone(), known });
+            }
+        }
+        self.by_name = Patterns::new(names)?;
+        Ok(self)
     }
 
     /// Hosts only some of the tools, the worker's own ones included.
@@ -78,7 +101,8 @@ impl Host {
 
     /// Starts the servers, and returns the tables when each of them has been tried, or after a minute. They are kept
     /// until `stop`; the tasks end soon after it.
-    pub async fn start(self, stop: CancellationToken) -> (watch::Receiver<Arc<Table>>, JoinSet<()>) {
+    pub async fn start(mut self, stop: CancellationToken) -> (watch::Receiver<Arc<Table>>, JoinSet<()>) {
+        self.client = self.client_tools();
         let mut tasks = JoinSet::new();
         let mut tools: Vec<_> = self.servers.iter().map(|server| server.tools()).collect();
         for server in &self.servers {
@@ -102,6 +126,18 @@ impl Host {
         (tables, tasks)
     }
 
+    /// The tools for the servers that are reached by name, if there are any.
+    fn client_tools(&self) -> Option<Table> {
+        let named = self.servers.iter().filter(|server| self.by_name.matches(server.name()));
+        let named: Vec<Arc<Server>> = named.cloned().collect();
+        if named.is_empty() {
+            return None;
+        }
+        let made = mcp_client::table(named, self.selection.disable.clone());
+        let log = |error| tracing::error!(%error, "leaving out the tools mcp_client and mcp_tools");
+        made.map_err(log).ok().map(|table| table.keep(|name| self.selection.selects(name)))
+    }
+
     /// Makes another table whenever tools of a server change.
     async fn follow(self, mut tools: Vec<Listed>, tables: watch::Sender<Arc<Table>>, stop: CancellationToken) {
         while !tools.is_empty() {
@@ -117,13 +153,17 @@ impl Host {
     /// The tools that are hosted now. One whose name is taken, or that is too much, is left out.
     fn table(&self, tools: &mut [Listed]) -> Table {
         let mut table = self.own.clone().keep(|name| self.selection.selects(name));
+        if let Some(Err(error)) = self.client.as_ref().map(|client| table.adopt(client)) {
+            tracing::warn!(%error, "leaving out the tools mcp_client and mcp_tools");
+        }
         let mut bytes: usize = table.manifests().map(size).sum();
         for (server, tools) in self.servers.iter().zip(tools) {
             let tools = tools.borrow_and_update().clone().unwrap_or_default();
+            let by_name = self.by_name.matches(server.name());
             for tool in tools.iter() {
-                let Some(manifest) = tool.manifests().next().filter(|tool| self.selection.selects(&tool.name)) else {
-                    continue;
-                };
+                let is_hosted =
+                    |tool: &&Manifest| self.selection.selects(&tool.name) && (!by_name || tool.requires_confirmation);
+                let Some(manifest) = tool.manifests().next().filter(is_hosted) else { continue };
                 let left_out = if bytes + size(manifest) > TOOLS_BYTES_MAX {
                     Some(format!("all tools of a worker have at most {TOOLS_BYTES_MAX} bytes: use allow or deny"))
                 } else {

@@ -2,85 +2,20 @@
 
 #![allow(clippy::unwrap_used, reason = "it is all tests")]
 
-use std::path::{Path, PathBuf};
-use std::sync::Arc;
+mod hosted;
+
 use std::time::Duration;
 
+use origins::mcp::Selection;
 use origins::mcp::config::{Patterns, Reach, Secret, ServerConfig};
-use origins::mcp::{Host, Programs, Selection};
 use run::{Chunk, ErrorKind};
 use rustix::process::{Pid, test_kill_process};
-use sandbox::{Sandbox, Settings};
 use serde_json::{Value, json};
-use tokio::sync::watch;
-use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, timeout};
-use tokio_util::sync::CancellationToken;
-use toolyard_tool::testkit::{Called, call_in, manifest, start_in};
+use toolyard_tool::testkit::{Called, manifest, start_in};
 use toolyard_tool::{Table, tool};
 
-/// Longer than anything here should take.
-const SOON: Duration = Duration::from_secs(60);
-
-/// Servers that are hosted; they end with it.
-struct Hosted {
-    tables: watch::Receiver<Arc<Table>>,
-    stop: CancellationToken,
-    tasks: JoinSet<()>,
-    folder: tempfile::TempDir,
-}
-
-/// A server that behaves in a way.
-fn server(mode: &str) -> ServerConfig {
-    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/servers/server.py");
-    let arguments = vec![script.to_string_lossy().into_owned(), mode.to_owned()];
-    let reach = Reach::Program { program: "python3".to_owned(), arguments, environment: Vec::new(), folder: None };
-    ServerConfig::new(mode, reach).unwrap()
-}
-
-async fn host(servers: Vec<ServerConfig>) -> Hosted {
-    host_with(servers, Table::new(), Selection::default()).await
-}
-
-async fn host_with(servers: Vec<ServerConfig>, own: Table, selection: Selection) -> Hosted {
-    sandbox::use_program(env!("CARGO_BIN_EXE_guard-of-mcp-tests").into());
-    let folder = tempfile::tempdir().unwrap();
-    let sandbox = Sandbox::new(Settings::default()).unwrap();
-    let programs = Programs::new(sandbox, folder.path().to_owned()).unwrap();
-    let stop = CancellationToken::new();
-    let host = Host::new(servers, own, Some(&programs), 4).selecting(selection);
-    let (tables, tasks) = timeout(SOON, host.start(stop.clone())).await.unwrap();
-    Hosted { tables, stop, tasks, folder }
-}
-
-impl Hosted {
-    fn table(&self) -> Arc<Table> {
-        Arc::clone(&self.tables.borrow())
-    }
-
-    async fn call(&self, tool: &str, arguments: Value) -> Called {
-        timeout(SOON, call_in(&self.table(), tool, arguments)).await.unwrap()
-    }
-
-    /// Calls the echo, which answers when all is well.
-    async fn is_well(&self) {
-        assert_eq!(self.call("echo", json!({"text": "hi"})).await.answer(), "hi");
-    }
-
-    fn note(&self) -> PathBuf {
-        self.folder.path().join("note")
-    }
-
-    fn noted(&self) -> String {
-        std::fs::read_to_string(self.note()).unwrap_or_default()
-    }
-
-    async fn stop(mut self) {
-        self.stop.cancel();
-        let ended = async { while self.tasks.join_next().await.is_some() {} };
-        timeout(SOON, ended).await.unwrap();
-    }
-}
+use hosted::{SOON, host, host_with, server};
 
 fn names(table: &Table) -> Vec<String> {
     table.manifests().map(|manifest| manifest.name.to_string()).collect()

@@ -1,6 +1,7 @@
 //! The tools that a worker hosts.
 
 use std::collections::BTreeMap;
+use std::marker::PhantomData;
 use std::pin::Pin;
 use std::sync::Arc;
 
@@ -9,6 +10,7 @@ use proto::convert::manifest::{InvalidManifest, Usable, manifest_in};
 use run::{CallError, ErrorKind, Manifest, ToolName, Version};
 use schema::{self, Schema};
 use schemars::JsonSchema;
+use serde::de::DeserializeOwned;
 use serde_json::Value;
 use tokio::runtime::Handle;
 use tokio::sync::Semaphore;
@@ -86,6 +88,43 @@ impl Table {
     pub fn host<T: Tool>(self, tool: T) -> Result<Self, InvalidTool> {
         let about = tool.about();
         self.insert(T::NAME, schema_of::<T::Input>(), about, Some(Box::new(Typed(tool))))
+    }
+
+    /// Hosts a closure as a tool: a name, a manifest, and a function of the input and the context. The type of the
+    /// input gives the schema.
+    ///
+    /// ```
+    /// use toolyard_tool::{About, Context, Output, Table};
+    ///
+    /// #[derive(serde::Deserialize, schemars::JsonSchema)]
+    /// struct Person {
+    ///     /// Whom to greet
+    ///     name: String,
+    /// }
+    ///
+    /// # fn main() -> Result<(), toolyard_tool::InvalidTool> {
+    /// let about = About::new("Greets a person.").read_only();
+    /// let table = Table::new().host_fn("greet", about, |person: Person, _: Context| async move {
+    ///     Ok(Output::from(format!("Hello, {}!", person.name)))
+    /// })?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// As [`Self::host`].
+    pub fn host_fn<Input, Answered>(
+        self,
+        name: &str,
+        about: About,
+        function: impl Fn(Input, Context) -> Answered + Send + Sync + 'static,
+    ) -> Result<Self, InvalidTool>
+    where
+        Input: DeserializeOwned + JsonSchema + 'static,
+        Answered: Future<Output = Result<Output, ToolError>> + Send + 'static,
+    {
+        let closure = Closure { function, input: PhantomData };
+        self.insert(name, schema_of::<Input>(), about, Some(Box::new(closure)))
     }
 
     /// Hosts a tool whose name and schema are known only at run time, as that of a server or of a file. The schema is
@@ -303,7 +342,12 @@ impl Prepared {
         }
     }
 
-    async fn call(self, mut context: Context) -> Result<Output, ToolError> {
+    /// Calls the tool here and now: for a tool that hands its call on to another one. [`Self::spawn`] is for all else,
+    /// because a tool that blocks would block the caller.
+    ///
+    /// # Errors
+    /// That of the tool.
+    pub async fn call(self, mut context: Context) -> Result<Output, ToolError> {
         if self.interceptors.is_empty() {
             return self.hosted.execute(&context, self.arguments).await;
         }
@@ -333,6 +377,31 @@ impl<T: AnyTool> Body for Untyped<T> {
     }
 }
 
+struct Closure<F, Input> {
+    function: F,
+    input: PhantomData<fn(Input)>,
+}
+
+impl<F, Input> std::fmt::Debug for Closure<F, Input> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("a closure")
+    }
+}
+
+impl<F, Input, Answered> Body for Closure<F, Input>
+where
+    F: Fn(Input, Context) -> Answered + Send + Sync,
+    Input: DeserializeOwned,
+    Answered: Future<Output = Result<Output, ToolError>> + Send + 'static,
+{
+    fn call<'a>(&'a self, context: &'a Context, arguments: Value) -> Answer<'a> {
+        match parse(arguments) {
+            Ok(input) => Box::pin((self.function)(input, context.clone())),
+            Err(error) => Box::pin(std::future::ready(Err(error))),
+        }
+    }
+}
+
 struct Typed<T>(T);
 
 impl<T: Tool> std::fmt::Debug for Typed<T> {
@@ -343,14 +412,15 @@ impl<T: Tool> std::fmt::Debug for Typed<T> {
 
 impl<T: Tool> Body for Typed<T> {
     fn call<'a>(&'a self, context: &'a Context, arguments: Value) -> Answer<'a> {
-        Box::pin(async move {
-            let input = serde_json::from_value(arguments).map_err(|error| {
-                let message = format!("the arguments do not fit the tool's input: {error}");
-                ToolError(CallError::new(ErrorKind::ArgumentsInvalid, message))
-            })?;
-            self.0.call(context, input).await
-        })
+        Box::pin(async move { self.0.call(context, parse(arguments)?).await })
     }
+}
+
+fn parse<Input: DeserializeOwned>(arguments: Value) -> Result<Input, ToolError> {
+    serde_json::from_value(arguments).map_err(|error| {
+        let message = format!("the arguments do not fit the tool's input: {error}");
+        ToolError(CallError::new(ErrorKind::ArgumentsInvalid, message))
+    })
 }
 
 #[cfg(test)]

@@ -83,6 +83,8 @@ pub enum ConfigError {
     Header(String),
     #[error("two servers have the name {0}: give each its own")]
     Twice(String),
+    #[error("no MCP server of this worker has the name {name:?}; there are: {}", known.join(", "))]
+    NoServer { name: String, known: Vec<String> },
 }
 
 impl ServerConfig {

@@ -10,14 +10,16 @@ use http::{HeaderName, HeaderValue};
 use reqwest::redirect;
 use rmcp::RoleClient;
 use rmcp::model::ProtocolVersion;
-use rmcp::service::{ClientInitializeError, ClientLifecycleMode, ClientServiceExt as _, RunningService};
-use rmcp::transport::StreamableHttpClientTransport;
+use rmcp::service::{ClientInitializeError, ClientLifecycleMode, Peer, serve_client_with_lifecycle_and_ct};
 use rmcp::transport::async_rw::AsyncRwTransport;
 use rmcp::transport::streamable_http_client::StreamableHttpClientTransportConfig;
+use rmcp::transport::{IntoTransport, StreamableHttpClientTransport};
 use sandbox::{Exit, Guarded, Report, Request, Sandbox, StartError};
 use tempfile::TempDir;
 use tokio::io::{AsyncRead, AsyncReadExt as _};
+use tokio::task::JoinSet;
 use tokio::time::timeout;
+use tokio_util::sync::CancellationToken;
 use toolyard_tool::Left;
 
 use super::client::Client;
@@ -97,7 +99,11 @@ fn ended(how: &str) -> String {
 /// A connection and what has to be kept for it.
 #[derive(Debug)]
 pub(super) struct Connected {
-    pub(super) service: RunningService<RoleClient, Client>,
+    pub(super) peer: Peer<RoleClient>,
+    /// Ends the connection.
+    stop: CancellationToken,
+    /// One task, which ends when the connection has.
+    service: JoinSet<()>,
     process: Option<Process>,
 }
 
@@ -108,7 +114,7 @@ struct Process {
     /// The last lines of its standard error.
     said: Arc<Mutex<VecDeque<String>>>,
     /// Reads what it writes to standard error. Ends with this.
-    reader: tokio::task::JoinSet<()>,
+    reader: JoinSet<()>,
 }
 
 /// Both eras: `server/discover` first, and `initialize` if the server does not know it.
@@ -128,9 +134,7 @@ pub(super) async fn connect(
         Reach::Program { .. } => program(reach, programs.ok_or(ConnectError::NoPrograms)?, client).await,
         Reach::Http { url, headers, token } => {
             let transport = address(url, headers, token.as_ref())?;
-            let service = client.serve_with_lifecycle(transport, lifecycle()).await;
-            let service = service.map_err(|error| ConnectError::Protocol(Box::new(error)))?;
-            Ok(Connected { service, process: None })
+            Connected::over(transport, client).await.map_err(ConnectError::Protocol)
         }
     }
 }
@@ -152,31 +156,44 @@ async fn program(reach: &Reach, programs: &Programs, client: Client) -> Result<C
         return Err(ConnectError::NoPipes);
     };
     let said = Arc::new(Mutex::new(VecDeque::new()));
-    let mut reader = tokio::task::JoinSet::new();
+    let mut reader = JoinSet::new();
     reader.spawn(read_errors(stderr, Arc::clone(&client.server), Arc::clone(&said)));
     let mut process = Process { guarded, said, reader };
     // The lines are watched for the limit, behind which the transport drops them.
     let lines = Lines::new(stdout, MESSAGE_BYTES_MAX);
     let transport = AsyncRwTransport::new_client(lines, stdin).with_max_line_length(MESSAGE_BYTES_MAX);
-    match client.serve_with_lifecycle(transport, lifecycle()).await {
-        Ok(service) => Ok(Connected { service, process: Some(process) }),
+    match Connected::over(transport, client).await {
+        Ok(connected) => Ok(Connected { process: Some(process), ..connected }),
         Err(error) => {
             let how = process.how_it_ended().await;
             process.stop().await;
-            Err(ConnectError::Ended { error: Box::new(error), how })
+            Err(ConnectError::Ended { error, how })
         }
     }
 }
 
 impl Connected {
+    /// Opens the protocol on a transport.
+    async fn over<T, E, A>(transport: T, client: Client) -> Result<Self, Box<ClientInitializeError>>
+    where
+        T: IntoTransport<RoleClient, E, A>,
+        E: std::error::Error + Send + Sync + 'static,
+    {
+        let stop = CancellationToken::new();
+        let running = serve_client_with_lifecycle_and_ct(client, transport, lifecycle(), stop.clone()).await?;
+        let (peer, mut service) = (running.peer().clone(), JoinSet::new());
+        service.spawn(async move {
+            if let Err(error) = running.waiting().await {
+                tracing::warn!(%error, "the client of an MCP server failed");
+            }
+        });
+        Ok(Self { peer, stop, service, process: None })
+    }
+
     /// Waits until the connection ends, and returns why it did, as far as that is known. May be dropped while it waits.
     pub(super) async fn ended(&mut self) -> String {
-        let closed = async {
-            // The service has no end that could be waited for without giving it up.
-            while !self.service.is_closed() && !self.service.peer().is_transport_closed() {
-                tokio::time::sleep(Duration::from_millis(50)).await;
-            }
-        };
+        let service = &mut self.service;
+        let closed = async { while service.join_next().await.is_some() {} };
         match &mut self.process {
             None => {
                 closed.await;
@@ -198,8 +215,10 @@ impl Connected {
 
     /// Ends the connection, and the program with all that it started.
     pub(super) async fn close(mut self) {
-        if self.service.close_with_timeout(CLOSE_LIMIT).await.is_err() {
-            tracing::debug!("the end of a connection to an MCP server failed");
+        self.stop.cancel();
+        let closed = async { while self.service.join_next().await.is_some() {} };
+        if timeout(CLOSE_LIMIT, closed).await.is_err() {
+            tracing::debug!("ending a connection to an MCP server took too long");
         }
         if let Some(process) = self.process {
             process.stop().await;
@@ -312,4 +331,49 @@ fn same_origin(attempt: redirect::Attempt<'_>) -> redirect::Action {
     let origin = attempt.previous().first().map(reqwest::Url::origin);
     let stays = origin == Some(attempt.url().origin()) && attempt.previous().len() <= REDIRECTS_MAX;
     if keeps_method && stays { attempt.follow() } else { attempt.error("an MCP server redirects to another server") }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+    use tokio::io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader, DuplexStream};
+    use tokio::time::Instant;
+
+    use super::*;
+
+    /// Answers `initialize` on its end of a pipe, and refuses everything else.
+    async fn greet(server: &mut BufReader<DuplexStream>) {
+        loop {
+            let mut line = String::new();
+            server.read_line(&mut line).await.unwrap();
+            let message: Value = serde_json::from_str(&line).unwrap();
+            let id = &message["id"];
+            let answer = match message["method"].as_str() {
+                Some("notifications/initialized") => return,
+                Some("initialize") => {
+                    let info = json!({ "name": "t", "version": "1" });
+                    let result = json!({ "protocolVersion": "2025-11-25", "capabilities": {}, "serverInfo": info });
+                    json!({ "jsonrpc": "2.0", "id": id, "result": result })
+                }
+                _ => json!({ "jsonrpc": "2.0", "id": id, "error": { "code": -32601, "message": "unknown" } }),
+            };
+            server.write_all(format!("{answer}\n").as_bytes()).await.unwrap();
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_end_of_a_connection_is_noticed_without_a_timer() {
+        let (ours, theirs) = tokio::io::duplex(64 * 1024);
+        let (read, write) = tokio::io::split(ours);
+        let client = Client { server: "t".into(), calls: Arc::default(), changed: Arc::default() };
+        let mut server = BufReader::new(theirs);
+        let transport = AsyncRwTransport::new_client(read, write);
+        let (connected, ()) = tokio::join!(Connected::over(transport, client), greet(&mut server));
+        let mut connected = connected.unwrap();
+        let (began, waiting) = (Instant::now(), async { connected.ended().await });
+        let ((), why) = tokio::join!(async { drop(server) }, waiting);
+        // The clock of the test only goes on when everything waits for a timer.
+        assert_eq!((why.as_str(), began.elapsed()), ("the connection ended", Duration::ZERO));
+        connected.close().await;
+    }
 }

@@ -7,11 +7,11 @@ use rmcp::model::SubscriptionFilter;
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, watch};
 use tokio::time::{Instant, sleep, timeout};
 use tokio_util::sync::CancellationToken;
-use toolyard_tool::{Context, Table, ToolError};
+use toolyard_tool::{Context, Table, ToolError, ToolName};
 
 use super::call::McpTool;
 use super::client::{Calls, Client};
-use super::config::ServerConfig;
+use super::config::{Reach, ServerConfig};
 use super::connect::{self, Connected, Programs};
 use super::listed;
 use super::metrics::OfServer;
@@ -101,6 +101,40 @@ impl Server {
         &self.config.name
     }
 
+    /// Whether it is a program of the worker's machine.
+    pub(super) fn is_program(&self) -> bool {
+        matches!(self.config.reach, Reach::Program { .. })
+    }
+
+    /// How long one attempt of a call may take.
+    pub(super) fn call_timeout(&self) -> Duration {
+        self.config.timeout
+    }
+
+    /// The name under which a tool of this name, as the server gives it, is hosted.
+    pub(super) fn hosted_name(&self, own: &str) -> String {
+        listed::hosted_name(&self.config.prefix, own)
+    }
+
+    /// The name of a hosted tool without the prefix.
+    pub(super) fn own_name<'a>(&self, hosted: &'a ToolName) -> &'a str {
+        hosted.as_str().strip_prefix(&self.config.prefix).unwrap_or(hosted.as_str())
+    }
+
+    /// The tools of a server that is running, or was a short while ago.
+    ///
+    /// # Errors
+    /// The server is not running, and was not started again in time.
+    pub(super) async fn listed(&self, context: &Context) -> Result<Arc<Vec<Table>>, ToolError> {
+        let now = || self.tools.borrow().clone().unwrap_or_default();
+        let tools = now();
+        if !tools.is_empty() {
+            return Ok(tools);
+        }
+        drop(self.connection(0, context).await?);
+        Ok(now())
+    }
+
     /// The tools, each as a table of its own.
     pub(super) fn tools(&self) -> watch::Receiver<Option<Arc<Vec<Table>>>> {
         self.tools.subscribe()
@@ -124,7 +158,13 @@ impl Server {
             None => None,
             Some(free) => Some(free.take(context).await?),
         };
-        let link = &self.links[own.as_ref().map_or(0, |own| own.index)];
+        let session = self.connection(own.as_ref().map_or(0, |own| own.index), context).await?;
+        Ok(Held { session, _own: own })
+    }
+
+    /// One of its connections, when the server answers on it.
+    async fn connection(&self, index: usize, context: &Context) -> Result<Arc<Session>, ToolError> {
+        let link = &self.links[index];
         link.wanted.cancel();
         let mut state = link.state.subscribe();
         let is_up = |state: &State| matches!(state, State::Up(session) if !session.peer.is_transport_closed());
@@ -133,7 +173,7 @@ impl Server {
             biased;
             up = timeout(DOWN_WAIT, up) => {
                 if let Ok(Ok(State::Up(session))) = up {
-                    return Ok(Held { session, _own: own });
+                    return Ok(session);
                 }
             }
             () = context.cancelled() => return Err(ToolError::new("the call was cancelled")),
@@ -213,7 +253,7 @@ impl Server {
         };
         let late = |_| format!("it did not start within {:?}", self.config.start_timeout);
         let connected = connected.map_err(late)?.map_err(|error| error.to_string())?;
-        let session = Arc::new(Session { peer: connected.service.peer().clone(), calls });
+        let session = Arc::new(Session { peer: connected.peer.clone(), calls });
         if index == 0
             && let Err(why) = self.read_tools(&session).await
         {

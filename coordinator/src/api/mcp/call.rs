@@ -10,6 +10,7 @@ use serde::Deserialize;
 use serde_json::value::RawValue;
 use serde_json::{Map, Value};
 use sha2::{Digest as _, Sha256};
+use telemetry::trace;
 use tokio::time::Instant;
 
 use super::abandoned::Abandoned;
@@ -29,8 +30,6 @@ use crate::fleet::registry::Entry;
 const QUICK: Duration = Duration::from_secs(1);
 /// A call that lasts longer becomes a task, if its client can follow one.
 const SYNC_WINDOW: Duration = Duration::from_secs(5);
-/// The metadata that links the spans of a call to its request.
-const TRACEPARENT: &str = "traceparent";
 
 #[derive(Deserialize)]
 struct Params<'a> {
@@ -147,18 +146,21 @@ async fn opened(
     (ask, traced): (&Ask, Option<&Traced>),
 ) -> Result<Box<crate::readers::Reader>, RpcError> {
     let arguments = params.arguments.map_or("{}", RawValue::get);
-    let metadata = traced.map(|traced| (TRACEPARENT.to_owned(), traced.traceparent()));
     let call = v1::NewCall {
         call_id: MAIN.to_owned(),
         tool: terms.tool.to_string(),
         arguments: arguments.to_owned(),
-        metadata: metadata.into_iter().collect(),
         ..v1::NewCall::default()
     };
-    let request_id = client::header(&ask.headers, "idempotency-key").unwrap_or_default().to_owned();
+    let request_id = ask.request_id(String::new())?;
     let run = v1::CreateRunRequest { calls: vec![call], request_id, ..v1::CreateRunRequest::default() };
     let policy = v1::FloorPolicy::Interleaved.into();
-    Ok(api.execute_run(v1::ExecuteRunRequest { run: Some(run), floor_policy: policy }).await?)
+    let opening = api.execute_run(v1::ExecuteRunRequest { run: Some(run), floor_policy: policy });
+    // Not in the call's metadata: a repeated request has another span, and is the same request nevertheless.
+    Ok(match traced {
+        Some(traced) => Box::pin(trace::scope(traced.context(), opening)).await?,
+        None => opening.await?,
+    })
 }
 
 /// Goes on with the run of a request that needed input.

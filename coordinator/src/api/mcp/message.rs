@@ -10,6 +10,7 @@ use serde_json::{Value, json};
 
 use crate::admission::error::RequestError;
 use crate::api::ApiError;
+use crate::api::problem::Problem;
 use crate::metrics::refused;
 
 pub(super) const PARSE_ERROR: i64 = -32700;
@@ -202,6 +203,12 @@ impl From<ApiError> for RpcError {
 impl From<RequestError> for RpcError {
     fn from(error: RequestError) -> Self {
         ApiError::from(error).into()
+    }
+}
+
+impl From<Problem> for RpcError {
+    fn from(problem: Problem) -> Self {
+        ApiError::new(problem.reason, problem.detail).into()
     }
 }
 

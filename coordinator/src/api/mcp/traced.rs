@@ -1,6 +1,6 @@
 //! The span of a request, below the context that the client sent with it.
 
-use telemetry::trace::{self, Kind, Moment, Span};
+use telemetry::trace::{self, Kind, Moment, Span, SpanContext};
 
 use super::message::Request;
 
@@ -34,8 +34,8 @@ impl Traced {
     }
 
     /// The parent of what the request causes.
-    pub(super) fn traceparent(&self) -> String {
-        self.span.context().traceparent()
+    pub(super) fn context(&self) -> SpanContext {
+        self.span.context()
     }
 
     pub(super) fn end(self, error: Option<&str>) {

@@ -31,6 +31,9 @@ const QUICK: Duration = Duration::from_secs(1);
 /// A call that lasts longer becomes a task, if its client can follow one.
 const SYNC_WINDOW: Duration = Duration::from_secs(5);
 
+/// The header of a request that may be repeated.
+const KEY: &str = "idempotency-key";
+
 #[derive(Deserialize)]
 struct Params<'a> {
     name: String,
@@ -65,6 +68,8 @@ pub(super) async fn called(api: Api, client: Client, request: Request, ask: &Ask
     };
     let digest = digest(&params);
     let traced = Traced::begin(&request, terms.tool.as_str(), &client.version);
+    // Others may follow the run of such a request, or its client repeats it after its connection broke.
+    let may_be_repeated = params.request_state.is_some() || ask.headers.contains_key(KEY);
     let mut following = match &params.request_state {
         Some(state) => {
             let again = Again { state, digest: &digest, replies };
@@ -81,7 +86,8 @@ pub(super) async fn called(api: Api, client: Client, request: Request, ask: &Ask
     following.traced = traced;
     following.progress = request.meta.progress_token.clone().map(|token| Progress::new(token, Instant::now()));
     if client.is_modern() {
-        following.abandoned = Some(Abandoned::new(&api.mcp.queue, &api.runs, following.run));
+        let abandoned = || Abandoned::new(&api.mcp.queue, &api.runs, following.run);
+        following.abandoned = (!may_be_repeated).then(abandoned);
         let window = if terms.is_task { Duration::ZERO } else { SYNC_WINDOW };
         following.convert_at = client.capabilities.tasks.then(|| Instant::now() + window);
     }

@@ -105,8 +105,16 @@ impl Following {
     }
 
     /// Waits for the next step, at most until the given time. Cancel safe between its steps: what it stores may be
-    /// stored again.
+    /// stored again. After an error the run goes on: its client has not left.
     pub(super) async fn next(&mut self, until: Option<Instant>) -> Result<Step, RpcError> {
+        let step = Box::pin(self.step(until)).await;
+        if step.is_err() {
+            self.leave();
+        }
+        step
+    }
+
+    async fn step(&mut self, until: Option<Instant>) -> Result<Step, RpcError> {
         if self.heard.has_ended(MAIN) {
             return Ok(self.done());
         }

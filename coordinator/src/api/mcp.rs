@@ -290,8 +290,8 @@ async fn answered_question(api: &Api, ask: &Ask, id: &str, result: Option<Value>
     let client = Client::of_session(&ask.headers)?;
     let known = api.runs.known(run).await?;
     let mut open = questions::open(api, &client, &known.run);
-    open.retain(|open| open.call == call);
-    // A client that cannot show the question has not decided anything.
+    // A client that cannot show the question has decided nothing about a call; a tool need not wait for it.
+    open.retain(|open| open.call == call && (result.is_some() || open.is_of_tool()));
     let result = result.unwrap_or_else(|| json!({ "action": "cancel" }));
     let mut replies: Map<String, Value> = open.iter().map(|open| (open.key.clone(), result.clone())).collect();
     questions::answer(api, run, &open, &mut replies).await?;

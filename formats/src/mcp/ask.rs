@@ -71,6 +71,12 @@ impl Question {
         fits.then(|| title.to_owned())
     }
 
+    /// Whether a running tool asks it.
+    #[must_use]
+    pub fn is_of_tool(&self) -> bool {
+        self.kind == Kind::Elicitation
+    }
+
     /// Whether the user is asked to open a page.
     #[must_use]
     pub fn is_page(&self) -> bool {

@@ -31,6 +31,11 @@ impl Open {
     pub(super) fn params(&self) -> Value {
         self.question.params()
     }
+
+    /// Whether a running tool asks it.
+    pub(super) fn is_of_tool(&self) -> bool {
+        self.question.is_of_tool()
+    }
 }
 
 /// The open calls of a run that this client can be asked about, in order.

@@ -91,7 +91,8 @@ pub(super) async fn called(api: Api, client: Client, request: Request, ask: &Ask
         let window = if terms.is_task { Duration::ZERO } else { SYNC_WINDOW };
         following.convert_at = client.capabilities.tasks.then(|| Instant::now() + window);
     }
-    answer(following, ask.wants_events()).await
+    following.has_stream = ask.wants_events();
+    answer(following).await
 }
 
 /// The tool that the client may call, and how.
@@ -205,16 +206,17 @@ async fn watched(api: &Api, client: &Client, id: Box<RawValue>, run: RunId) -> R
 }
 
 /// The answer at once if there is one soon, and otherwise a stream.
-async fn answer(mut following: Following, wants_events: bool) -> Result<Response, RpcError> {
-    if following.progress.is_some() && wants_events {
+async fn answer(mut following: Following) -> Result<Response, RpcError> {
+    let has_stream = following.has_stream;
+    if following.progress.is_some() && has_stream {
         return Ok(stream::response(following, None));
     }
-    let until = wants_events.then(|| Instant::now() + QUICK);
+    let until = has_stream.then(|| Instant::now() + QUICK);
     loop {
         match following.next(until).await? {
             Step::Done(text) => return Ok(json_response(text)),
             Step::Waited => return Ok(stream::response(following, None)),
-            step @ Step::Messages(_) if wants_events => return Ok(stream::response(following, Some(step))),
+            step @ Step::Messages(_) if has_stream => return Ok(stream::response(following, Some(step))),
             // A client without a stream is not notified.
             Step::Messages(_) | Step::Silence => {}
             Step::Cut => return Ok(super::accepted()),

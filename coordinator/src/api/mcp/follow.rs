@@ -13,7 +13,7 @@ use tokio::time::Instant;
 
 use super::abandoned::Abandoned;
 use super::client::{Client, LEVELS};
-use super::message::{INTERNAL, RpcError};
+use super::message::{INTERNAL, INVALID_REQUEST, RpcError};
 use super::progress::Progress;
 use super::seal::State;
 use super::stream::UnderWay;
@@ -59,6 +59,8 @@ pub(super) struct Following {
     /// Cancels the run if the client disconnects.
     pub(super) abandoned: Option<Abandoned>,
     pub(super) traced: Option<Traced>,
+    /// Whether messages can be sent before the answer.
+    pub(super) has_stream: bool,
     _under_way: UnderWay,
 }
 
@@ -99,6 +101,7 @@ impl Following {
             last: None,
             abandoned: None,
             traced: None,
+            has_stream: true,
             _under_way: under_way,
             client,
         }
@@ -256,6 +259,13 @@ impl Following {
             let members = json!({ "inputRequests": requests, "requestState": state }).to_string();
             let members = members.trim_start_matches('{').strip_suffix('}').unwrap_or_default().to_owned();
             return Ok(Some(Step::Done(self.answered("input_required", &members))));
+        }
+        if !self.has_stream {
+            let message = format!(
+                "the call asks its client a question, on a stream: accept text/event-stream. It goes on as run {}",
+                self.run
+            );
+            return Err(RpcError::new(INVALID_REQUEST, message).with(json!({ "runId": self.run.to_string() })));
         }
         self.asked.extend(open.iter().map(|open| open.call.clone()));
         let request = |open: &questions::Open| {

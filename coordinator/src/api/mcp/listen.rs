@@ -63,11 +63,14 @@ struct Listening {
     _place: Option<Reading>,
 }
 
-/// A task, and the state that was reported.
+/// A task, and the part of its state that was reported.
 struct Task {
     id: String,
-    reported: Option<String>,
+    reported: Option<Value>,
 }
+
+/// The members of a task's state that change while it is the same.
+const PASSING: [&str; 2] = ["statusMessage", "lastUpdatedAt"];
 
 /// The stream of a session.
 pub(super) fn of_session(api: Api, client: Client) -> Result<Response, RpcError> {
@@ -168,22 +171,31 @@ impl Listening {
         has_changed.then(|| self.notification("notifications/tools/list_changed", json!({})))
     }
 
-    /// The notifications about tasks whose states have changed.
+    /// The notifications about tasks whose states have changed. One that has ended is not read again.
     async fn read_tasks(&mut self) -> Option<Bytes> {
         let mut text = String::new();
-        for index in 0..self.tasks.len() {
-            let Some(Task { id, reported }) = self.tasks.get(index) else { continue };
-            let Some(state) = tasks::reported(&self.api, &self.client, id).await else { continue };
-            if reported.as_ref() == Some(&state) {
+        let mut open = Vec::new();
+        for mut task in std::mem::take(&mut self.tasks) {
+            let state = tasks::reported(&self.api, &self.client, &task.id).await;
+            let Some(state) = state.and_then(|state| serde_json::from_str::<Value>(&format!("{{{state}}}")).ok())
+            else {
+                open.push(task);
                 continue;
+            };
+            let has_ended = tasks::has_ended(&state);
+            let mut lasting = state.clone();
+            if let Some(lasting) = lasting.as_object_mut() {
+                lasting.retain(|name, _| !PASSING.contains(&name.as_str()));
             }
-            let params: Value = serde_json::from_str(&format!("{{{state}}}")).unwrap_or_default();
-            let notification = self.notification("notifications/tasks", params);
-            text.push_str(&stream::event(None, &notification));
-            if let Some(task) = self.tasks.get_mut(index) {
-                task.reported = Some(state);
+            if task.reported.as_ref() != Some(&lasting) {
+                text.push_str(&stream::event(None, &self.notification("notifications/tasks", state)));
+            }
+            if !has_ended {
+                task.reported = Some(lasting);
+                open.push(task);
             }
         }
+        self.tasks = open;
         (!text.is_empty()).then(|| text.into())
     }
 

@@ -16,9 +16,9 @@ use super::client::{Client, LEVELS};
 use super::message::{INTERNAL, INVALID_REQUEST, RpcError};
 use super::progress::Progress;
 use super::seal::State;
-use super::stream::UnderWay;
 use super::traced::Traced;
-use super::{CANCELLED_BY_CLIENT, MAIN, questions, resume, tasks};
+use super::under_way::UnderWay;
+use super::{CANCELLED_BY_CLIENT, MAIN, message, questions, resume, tasks};
 use crate::api::http::batch::heard::Heard;
 use crate::api::output::{HEARTBEAT, broken};
 use crate::api::{Api, ApiError};
@@ -61,7 +61,7 @@ pub(super) struct Following {
     pub(super) traced: Option<Traced>,
     /// Whether messages can be sent before the answer.
     pub(super) has_stream: bool,
-    _under_way: UnderWay,
+    _under_way: Option<UnderWay>,
 }
 
 /// What comes next.
@@ -83,7 +83,8 @@ impl Following {
     pub(super) fn new(api: Api, client: Client, id: Box<RawValue>, reader: Box<Reader>) -> Self {
         let run = reader.run().id();
         let records = client.session.is_some();
-        let under_way = UnderWay::begin(&api, &client, &id, run);
+        let session = client.session.as_deref();
+        let under_way = session.map(|session| api.mcp.calls.begin(session, message::canonical(&id), run));
         Self {
             api,
             id,
@@ -280,7 +281,7 @@ impl Following {
     /// replica finds it.
     async fn record(&self) {
         let Some(session) = &self.client.session else { return };
-        let key = RequestKey::mcp_call(session, self.id.get());
+        let key = RequestKey::mcp_call(session, &message::canonical(&self.id));
         let taken = Taken { run: self.run, digest: Default::default() };
         // Without a revision, because a session may use an id again after the call.
         let before = self.api.runs.requests.newest(&key).await.map_or(0, |held| held.revision);

@@ -4,7 +4,7 @@ use axum::body::Body;
 use axum::response::Response;
 use http::{HeaderValue, StatusCode, header};
 use proto::Reason;
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
 
@@ -130,6 +130,11 @@ impl Message {
 fn too_long(what: &str, long: &RawValue) -> RpcError {
     let message = format!("{what}: it has {} bytes, at most {ID_BYTES_MAX} are allowed", long.get().len());
     RpcError::new(INVALID_REQUEST, message)
+}
+
+/// The id of a request, in the one form by which it is found: clients may write the same id differently.
+pub(super) fn canonical(id: &impl Serialize) -> String {
+    serde_json::to_value(id).unwrap_or_default().to_string()
 }
 
 impl Request {
@@ -278,6 +283,14 @@ mod tests {
         assert!(matches!(Message::read(request(&fits, &fits).as_bytes()), Ok(Message::Request(_))));
         assert_eq!(refused(&request(&long, "p")), (None, INVALID_REQUEST));
         assert_eq!(refused(&request("7", &long)), (Some("\"7\"".to_owned()), INVALID_REQUEST));
+    }
+
+    #[test]
+    fn an_id_is_the_same_however_it_is_written() {
+        let raw = |text: &str| RawValue::from_string(text.to_owned()).expect("JSON");
+        assert_eq!(canonical(&raw(r#""\u00fc""#)), canonical(&json!("ü")));
+        assert_eq!(canonical(&raw("7")), canonical(&json!(7)));
+        assert_ne!(canonical(&raw("7")), canonical(&json!("7")));
     }
 
     #[test]

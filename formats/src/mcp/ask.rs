@@ -1,6 +1,7 @@
 //! Questions to a client's user, as elicitation: a call that only its client can answer, and a call that awaits
 //! approval. The schema of an elicitation is flat, so an answer of another form is asked for as text.
 
+use proto::choice::{ASK_USER, Choice};
 use proto::elicitation::{self, Asks, Elicitation};
 use proto::v1;
 use run::Violation;
@@ -33,6 +34,8 @@ enum Kind {
     Form,
     /// The answer is the text in the content.
     Text,
+    /// The answer is the array in the content.
+    Several,
     Approval,
 }
 
@@ -86,6 +89,7 @@ impl Question {
     /// The question of a call that waits for its client. `output_schema`: the form of its result; may be empty.
     #[must_use]
     pub fn of_client_call((tool, description): (&str, &str), arguments: &str, output_schema: &str) -> Self {
+        let choice = (tool == ASK_USER).then(|| Choice::of_arguments(arguments.as_bytes())).flatten();
         let arguments: Value = serde_json::from_str(arguments).unwrap_or_default();
         let own = ["message", "question", "prompt"].into_iter().find_map(|name| arguments[name].as_str());
         let message = own.map_or_else(|| described(tool, description, &arguments), str::to_owned);
@@ -94,8 +98,8 @@ impl Question {
         let (schema, kind) = match flat(&arguments["requestedSchema"]).or_else(|| flat(&output)) {
             Some(schema) => (schema, Kind::Form),
             None => {
-                let answer = json!({ "type": "string", "title": "Answer", "description": "The result of the call." });
-                (json!({ "type": "object", "properties": { ANSWER: answer }, "required": [ANSWER] }), Kind::Text)
+                let (answer, kind) = choice.map_or_else(free_text, |choice| chosen(&choice));
+                (json!({ "type": "object", "properties": { ANSWER: answer }, "required": [ANSWER] }), kind)
             }
         };
         Self { elicitation: form(message, schema), kind, given: None }
@@ -144,10 +148,31 @@ impl Question {
         let text = |name: &str| content.get(name).and_then(Value::as_str).filter(|text| !text.is_empty());
         match self.kind {
             Kind::Elicitation | Kind::Form => Reply::Answer(json_content(Value::Object(content.clone()).to_string())),
+            Kind::Several => {
+                Reply::Answer(json_content(content.get(ANSWER).map_or_else(String::new, Value::to_string)))
+            }
             Kind::Text => Reply::Answer(text_content(text(ANSWER).unwrap_or_default())),
             Kind::Approval if content.get(APPROVE) == Some(&Value::Bool(true)) => Reply::Approved,
             Kind::Approval => Reply::Rejected(text(REASON).unwrap_or("the user did not approve").to_owned()),
         }
+    }
+}
+
+fn free_text() -> (Value, Kind) {
+    (json!({ "type": "string", "title": "Answer", "description": "The result of the call." }), Kind::Text)
+}
+
+/// The schema of a choice. A schema cannot offer options beside free text, so its description names them.
+fn chosen(choice: &Choice) -> (Value, Kind) {
+    let Choice { options, is_multiple, is_free } = choice;
+    let one = json!({ "type": "string", "enum": options });
+    match (is_free, is_multiple) {
+        (true, _) => {
+            let description = format!("One of these, or another text: {}", options.join(", "));
+            (json!({ "type": "string", "title": "Answer", "description": description }), Kind::Text)
+        }
+        (false, true) => (json!({ "type": "array", "title": "Answer", "items": one }), Kind::Several),
+        (false, false) => (json!({ "type": "string", "title": "Answer", "enum": options }), Kind::Text),
     }
 }
 
@@ -275,6 +300,28 @@ mod tests {
         assert_eq!(question.params()["message"], "locate: Finds the user.\n{\"exact\":true}");
         let reply = question.reply(accepted(json!({ "answer": "here" })));
         assert_eq!(reply, Ok(Reply::Answer(text_content("here"))));
+    }
+
+    #[test]
+    fn a_user_is_shown_the_options() {
+        let asked = |more: Value| {
+            let mut arguments = json!({ "question": "Which?", "options": ["tea", { "label": "coffee" }] });
+            arguments.as_object_mut().expect("an object").extend(more.as_object().expect("an object").clone());
+            let question = Question::of_client_call((ASK_USER, "Asks."), &arguments.to_string(), "");
+            let schema = question.params()["requestedSchema"]["properties"]["answer"].clone();
+            (question, schema)
+        };
+        let (free, schema) = asked(json!({}));
+        assert!(schema["description"].as_str().is_some_and(|text| text.contains("tea, coffee")), "{schema}");
+        assert!(free.reply(accepted(json!({ "answer": "water" }))).is_ok());
+        let (one, schema) = asked(json!({ "free_text": false }));
+        assert_eq!(schema["enum"], json!(["tea", "coffee"]));
+        assert_eq!(one.reply(accepted(json!({ "answer": "tea" }))), Ok(Reply::Answer(text_content("tea"))));
+        assert!(one.reply(accepted(json!({ "answer": "water" }))).is_err());
+        let (several, schema) = asked(json!({ "free_text": false, "multi_select": true }));
+        assert_eq!((&schema["type"], &schema["items"]["enum"]), (&json!("array"), &json!(["tea", "coffee"])));
+        let both = several.reply(accepted(json!({ "answer": ["tea", "coffee"] })));
+        assert_eq!(both, Ok(Reply::Answer(json_content(r#"["tea","coffee"]"#.to_owned()))));
     }
 
     #[test]

@@ -207,9 +207,13 @@ impl Following {
         };
         let now = Instant::now();
         match &output.piece {
-            Some(v1::call_output::Piece::Progress(progress)) if is_new => {
-                let v1::Progress { done, total, message } = progress;
-                self.progress.as_mut().and_then(|known| known.report(*done, *total, message, now))
+            Some(v1::call_output::Piece::Progress(v1::Progress { done, total, message })) => {
+                let progress = self.progress.as_mut()?;
+                if !is_new {
+                    progress.was_reported(*done);
+                    return None;
+                }
+                progress.report(*done, *total, message, now)
             }
             Some(v1::call_output::Piece::Content(content)) => {
                 let text = match &content.body {
@@ -220,12 +224,14 @@ impl Following {
                     return text.filter(|_| is_new).and_then(|text| self.log(level, text));
                 }
                 self.heard.take(event);
-                if let (Some(progress), Some(text), true) = (&mut self.progress, text, is_new) {
-                    progress.say(text, now);
+                match (&mut self.progress, text) {
+                    (Some(progress), Some(text)) if is_new => progress.say(text, now),
+                    (Some(progress), Some(text)) => progress.was_said(text),
+                    (None, _) | (_, None) => {}
                 }
                 None
             }
-            Some(v1::call_output::Piece::Progress(_)) | None => None,
+            None => None,
         }
     }
 

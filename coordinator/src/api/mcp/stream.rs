@@ -73,7 +73,7 @@ impl Streaming {
     fn event_id(&self) -> String {
         let Following { run, id, last, reported, progress, .. } = &self.following;
         let progress_token = progress.as_ref().map(|progress| progress.token().to_owned());
-        Place { run: *run, id: id.clone(), progress_token, after: last.or(*reported) }.event_id()
+        Place { run: *run, id: id.clone(), progress_token, after: *last.max(reported) }.event_id()
     }
 }
 

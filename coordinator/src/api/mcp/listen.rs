@@ -1,13 +1,12 @@
 //! Notifications beside any request: that the tools of the caller have changed, and the states of tasks.
 
-use std::collections::hash_map::DefaultHasher;
-use std::hash::{Hash as _, Hasher as _};
 use std::sync::Arc;
 use std::time::Duration;
 
 use axum::response::Response;
 use bytes::Bytes;
 use futures::Stream;
+use run::{Manifest, ToolName};
 use serde::Deserialize;
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
@@ -53,7 +52,7 @@ struct Listening {
     id: Option<Box<RawValue>>,
     registry: watch::Receiver<Arc<Registry>>,
     tools: bool,
-    seen: u64,
+    seen: Shown,
     /// When a change of the tools is to be looked at.
     look_at: Option<Instant>,
     tasks: Vec<Task>,
@@ -115,7 +114,7 @@ impl Listening {
     fn new(api: Api, client: Client, id: Option<Box<RawValue>>, filter: Filter) -> Result<Self, RpcError> {
         let place = api.runs.caller.begin_reading().map_err(RequestError::from)?;
         let registry = api.runs.registry.clone();
-        let seen = fingerprint(&api, &registry.borrow());
+        let seen = if filter.tools_list_changed { shown(&api, &registry.borrow()) } else { Shown::new() };
         let tasks = filter.task_ids.into_iter().map(|id| Task { id, reported: None }).collect();
         let (tools, now) = (filter.tools_list_changed, Instant::now());
         let (look_at, first, ended) = (None, None, false);
@@ -166,9 +165,8 @@ impl Listening {
     fn look(&mut self) -> Option<String> {
         // The caller may have other rights by now.
         self.api.runs.caller = self.api.runs.callers.renewed(&self.api.runs.caller);
-        let seen = fingerprint(&self.api, &self.registry.borrow());
-        let has_changed = std::mem::replace(&mut self.seen, seen) != seen;
-        has_changed.then(|| self.notification("notifications/tools/list_changed", json!({})))
+        let before = std::mem::replace(&mut self.seen, shown(&self.api, &self.registry.borrow()));
+        (!are_equal(&before, &self.seen)).then(|| self.notification("notifications/tools/list_changed", json!({})))
     }
 
     /// The notifications about tasks whose states have changed. One that has ended is not read again.
@@ -224,18 +222,21 @@ fn event(message: &str) -> Bytes {
     stream::event(None, message).into()
 }
 
-/// Changes when the list of the caller's tools changes.
-fn fingerprint(api: &Api, registry: &Registry) -> u64 {
-    let mut hash = DefaultHasher::new();
+/// The tools of a caller: their names and manifests.
+type Shown = Vec<(ToolName, Arc<Manifest>)>;
+
+fn shown(api: &Api, registry: &Registry) -> Shown {
     let shows = api.runs.callers.shows(&api.runs.caller);
-    for entry in registry.catalog_of(api.runs.caller.tenant()).after(None) {
-        let manifest = &entry.hosted.manifest;
-        if manifest.result_use.hidden || !shows(entry) || !registry.is_available(entry) {
-            continue;
-        }
-        entry.name.as_str().hash(&mut hash);
-        // A manifest is never changed; a tool that is advertised anew has another one.
-        Arc::as_ptr(manifest).hash(&mut hash);
-    }
-    hash.finish()
+    let entries = registry.catalog_of(api.runs.caller.tenant()).after(None);
+    let shown = entries
+        .iter()
+        .filter(|entry| !entry.hosted.manifest.result_use.hidden && shows(entry) && registry.is_available(entry));
+    shown.map(|entry| (entry.name.clone(), Arc::clone(&entry.hosted.manifest))).collect()
+}
+
+/// Whether two lists have the same content. Manifests of aliases are made anew whenever any worker starts or leaves.
+fn are_equal(one: &Shown, other: &Shown) -> bool {
+    let same = |one: &Arc<Manifest>, other: &Arc<Manifest>| Arc::ptr_eq(one, other) || one == other;
+    let pairs = || one.iter().zip(other);
+    one.len() == other.len() && pairs().all(|(one, other)| one.0 == other.0 && same(&one.1, &other.1))
 }

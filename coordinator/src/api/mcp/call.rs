@@ -45,13 +45,6 @@ struct Params<'a> {
     request_state: Option<String>,
 }
 
-/// A request that is repeated with input.
-struct Again<'a> {
-    state: &'a str,
-    digest: &'a str,
-    replies: Map<String, Value>,
-}
-
 /// What the tags of a tool demand.
 struct Terms {
     tool: ToolName,
@@ -66,15 +59,11 @@ pub(super) async fn called(api: Api, client: Client, request: Request, ask: &Ask
         Some(Value::Object(replies)) => replies.clone(),
         Some(_) => return Err(RpcError::new(INVALID_PARAMS, "inputResponses: an object was expected")),
     };
-    let digest = digest(&params);
     let traced = Traced::begin(&request, terms.tool.as_str(), &client.version);
     // Others may follow the run of such a request, or its client repeats it after its connection broke.
     let may_be_repeated = params.request_state.is_some() || ask.headers.contains_key(KEY);
     let mut following = match &params.request_state {
-        Some(state) => {
-            let again = Again { state, digest: &digest, replies };
-            continued(&api, &client, &request, again).await?
-        }
+        Some(state) => continued(&api, &client, (&request, state), replies).await?,
         None => {
             let reader = opened(&api, &terms, &params, (ask, traced.as_ref())).await?;
             let mut following = Following::new(api.clone(), client.clone(), request.id.clone(), reader);
@@ -82,10 +71,10 @@ pub(super) async fn called(api: Api, client: Client, request: Request, ask: &Ask
             following
         }
     };
-    following.digest = digest;
     following.traced = traced;
     following.progress = request.meta.progress_token.clone().map(|token| Progress::new(token, Instant::now()));
     if client.is_modern() {
+        following.params = client.capabilities.elicitation.then(|| request.params.clone());
         let abandoned = || Abandoned::new(&api.mcp.queue, &api.runs, following.run);
         following.abandoned = (!may_be_repeated).then(abandoned);
         let window = if terms.is_task { Duration::ZERO } else { SYNC_WINDOW };
@@ -171,11 +160,15 @@ async fn opened(
 }
 
 /// Goes on with the run of a request that needed input.
-async fn continued(api: &Api, client: &Client, request: &Request, again: Again<'_>) -> Result<Following, RpcError> {
-    let Again { state, digest, mut replies } = again;
+async fn continued(
+    api: &Api,
+    client: &Client,
+    (request, state): (&Request, &str),
+    mut replies: Map<String, Value>,
+) -> Result<Following, RpcError> {
     let State { run, by, request: of, after, .. } = api.mcp.seals.open(&api.runs.requests, state).await?;
     let caller = api.runs.caller.name().map(ToString::to_string).unwrap_or_default();
-    if by != caller || of != digest {
+    if by != caller || of != digest(&request.params) {
         return Err(RpcError::new(INVALID_PARAMS, "requestState belongs to another request or another caller"));
     }
     let run: RunId = run.parse().map_err(|error: run::InvalidId| RpcError::new(INVALID_PARAMS, error.to_string()))?;
@@ -225,10 +218,16 @@ async fn answer(mut following: Following) -> Result<Response, RpcError> {
 }
 
 /// The digest of what is called. Clients may write the same arguments differently when they repeat a request.
-fn digest(params: &Params<'_>) -> String {
-    let arguments: Value = params.arguments.and_then(|text| serde_json::from_str(text.get()).ok()).unwrap_or_default();
+pub(super) fn digest(params: &RawValue) -> String {
+    #[derive(Default, Deserialize)]
+    struct Called {
+        name: String,
+        #[serde(default)]
+        arguments: Value,
+    }
+    let Called { name, arguments } = serde_json::from_str(params.get()).unwrap_or_default();
     let mut hash = Sha256::new();
-    hash.update(&params.name);
+    hash.update(name);
     hash.update([0]);
     hash.update(arguments.to_string());
     hash.finalize().iter().map(|byte| format!("{byte:02x}")).collect()

@@ -18,7 +18,7 @@ use super::progress::Progress;
 use super::seal::State;
 use super::traced::Traced;
 use super::under_way::UnderWay;
-use super::{CANCELLED_BY_CLIENT, MAIN, message, questions, resume, tasks};
+use super::{CANCELLED_BY_CLIENT, MAIN, call, message, questions, resume, tasks};
 use crate::api::http::batch::heard::Heard;
 use crate::api::output::{HEARTBEAT, broken};
 use crate::api::{Api, ApiError};
@@ -50,8 +50,8 @@ pub(super) struct Following {
     asked: HashSet<CallId>,
     /// Answers that came with the request, before there was a question.
     pub(super) given: Map<String, Value>,
-    /// The digest of the request.
-    pub(super) digest: String,
+    /// The parameters of a request that may have to be repeated with input.
+    pub(super) params: Option<Box<RawValue>>,
     /// Events up to this one were reported before.
     pub(super) reported: Option<u64>,
     /// The last event that was read.
@@ -97,7 +97,7 @@ impl Following {
             record_at: records.then(|| Instant::now() + RECORDED_AFTER),
             asked: HashSet::new(),
             given: Map::new(),
-            digest: String::new(),
+            params: None,
             reported: None,
             last: None,
             abandoned: None,
@@ -259,7 +259,8 @@ impl Following {
         }
         if self.client.is_modern() {
             let by = self.api.runs.caller.name().map(ToString::to_string).unwrap_or_default();
-            let state = State::new(self.run, (by, self.digest.clone()), self.last);
+            let digest = self.params.as_deref().map(call::digest).unwrap_or_default();
+            let state = State::new(self.run, (by, digest), self.last);
             let state = self.api.mcp.seals.seal(&self.api.runs.requests, &state).await?;
             let requests: Map<String, Value> = open.iter().map(|open| (open.key.clone(), open.request())).collect();
             self.leave();

@@ -59,18 +59,22 @@ pub(super) async fn called(api: Api, client: Client, request: Request, ask: &Ask
         Some(Value::Object(replies)) => replies.clone(),
         Some(_) => return Err(RpcError::new(INVALID_PARAMS, "inputResponses: an object was expected")),
     };
-    let traced = Traced::begin(&request, terms.tool.as_str(), &client.version);
+    let mut traced = Traced::begin(&request, terms.tool.as_str(), &client.version);
     // Others may follow the run of such a request, or its client repeats it after its connection broke.
     let may_be_repeated = params.request_state.is_some() || ask.headers.contains_key(KEY);
-    let mut following = match &params.request_state {
-        Some(state) => continued(&api, &client, (&request, state), replies).await?,
-        None => {
-            let reader = opened(&api, &terms, &params, (ask, traced.as_ref())).await?;
+    let begun = match &params.request_state {
+        Some(state) => continued(&api, &client, (&request, state), replies).await,
+        None => opened(&api, &terms, &params, (ask, traced.as_ref())).await.map(|reader| {
             let mut following = Following::new(api.clone(), client.clone(), request.id.clone(), reader);
             following.given = replies;
             following
-        }
+        }),
     };
+    let mut following = begun.inspect_err(|error| {
+        if let Some(traced) = &mut traced {
+            traced.fail(&error.code.to_string());
+        }
+    })?;
     following.traced = traced;
     following.progress = request.meta.progress_token.clone().map(|token| Progress::new(token, Instant::now()));
     if client.is_modern() {

@@ -112,8 +112,9 @@ impl Following {
     /// stored again. After an error the run goes on: its client has not left.
     pub(super) async fn next(&mut self, until: Option<Instant>) -> Result<Step, RpcError> {
         let step = Box::pin(self.step(until)).await;
-        if step.is_err() {
+        if let Err(error) = &step {
             self.leave();
+            self.fail(&error.code.to_string());
         }
         step
     }
@@ -304,12 +305,15 @@ impl Following {
         }
     }
 
+    fn fail(&mut self, error: &str) {
+        if let Some(traced) = &mut self.traced {
+            traced.fail(error);
+        }
+    }
+
     fn become_task(&mut self) -> Step {
         self.leave();
         let task = tasks::created(self.run, self.reader.run());
-        if let Some(traced) = self.traced.take() {
-            traced.end(None);
-        }
         Step::Done(self.answered("task", &task))
     }
 
@@ -337,9 +341,8 @@ impl Following {
             return Step::Cut;
         }
         let ended = formats::mcp::result::ended(&said, outcome, self.client.era);
-        let is_error = outcome.state() != v1::CallState::Completed;
-        if let Some(traced) = self.traced.take() {
-            traced.end(is_error.then_some("tool_error"));
+        if outcome.state() != v1::CallState::Completed {
+            self.fail("tool_error");
         }
         Step::Done(match ended {
             Ended::Result(members) => self.answered("complete", &members),

@@ -335,8 +335,11 @@ async fn a_client_needs_a_key_and_sees_nothing_of_another_tenant() {
     assert_eq!(foreign["error"]["code"], -32602, "another tenant's task is unknown: {foreign}");
     let mut params = json!({ "name": "ask_user", "arguments": { "question": "Which one?" } });
     params["requestState"] = asks["requestState"].clone();
-    let stolen = rival.ask("tools/call", "ask_user", params).await;
-    assert_eq!(stolen["error"]["code"], -32602, "another caller's state is refused: {stolen}");
+    let mut colleague = with_key(&yard, "colleague").await;
+    colleague.capabilities = json!({ "elicitation": {} });
+    let stolen = colleague.ask("tools/call", "ask_user", params).await;
+    let why = "requestState belongs to another request or another caller";
+    assert_eq!(stolen["error"]["message"], why, "another caller's state is refused: {stolen}");
     asked.capabilities = json!({ "elicitation": {}, "extensions": { "io.modelcontextprotocol/tasks": {} } });
     assert_eq!(asked.task(&task).await["result"]["status"], "input_required");
 }

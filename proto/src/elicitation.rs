@@ -81,8 +81,9 @@ impl Elicitation {
         }
     }
 
-    /// Reads an answer: `{"action": …, "content": …}`, or content alone, which accepts. If one value is asked for, the
-    /// value alone is content too.
+    /// Reads an answer: `{"action": …, "content": …}`, whatever other members it has, or content alone, which accepts.
+    /// If one value is asked for, the value alone is content too. If the schema has a property `action`, an object
+    /// without a member `content` is content.
     ///
     /// # Errors
     /// The places in which the answer does not fit the question.
@@ -95,6 +96,22 @@ impl Elicitation {
             Ok(Value::Object(fields)) => self.of_fields(fields)?,
             value => self.of_value(value.ok(), text)?,
         };
+        self.fits(reply)
+    }
+
+    /// Reads the result of an `elicitation/create`: an action, and its content if it accepts.
+    ///
+    /// # Errors
+    /// The places in which it is no such result, or its content does not fit the question.
+    pub fn read_result(&self, result: Value) -> Result<Reply, Vec<Violation>> {
+        match result {
+            Value::Object(fields) => self.fits(of_result(fields)?),
+            _ => Err(vec![Violation::new("", "an object with an \"action\" was expected")]),
+        }
+    }
+
+    /// The reply, if its content fits the schema.
+    fn fits(&self, reply: Reply) -> Result<Reply, Vec<Violation>> {
         if let Reply::Accept(content) = &reply
             && let Ok(Some(schema)) = self.schema()
         {
@@ -103,24 +120,17 @@ impl Elicitation {
         Ok(reply)
     }
 
-    fn of_fields(&self, mut fields: Map<String, Value>) -> Result<Reply, Vec<Violation>> {
+    fn of_fields(&self, fields: Map<String, Value>) -> Result<Reply, Vec<Violation>> {
+        // A refusal must never be read as content, because content accepts.
+        let has_action = match &self.asks {
+            Asks::Form { .. } => fields.contains_key("action"),
+            Asks::Url { .. } => true,
+        };
         let asks_for_action = self.properties().is_some_and(|properties| properties.contains_key("action"));
-        let is_whole = fields.keys().all(|key| matches!(key.as_str(), "action" | "content" | "_meta"))
-            && fields.contains_key("action")
-            && (!asks_for_action || fields.contains_key("content"));
-        if !is_whole {
-            return Ok(Reply::Accept(fields));
+        if has_action && (!asks_for_action || fields.contains_key("content")) {
+            return of_result(fields);
         }
-        match fields["action"].as_str() {
-            Some("accept") => match fields.remove("content") {
-                Some(Value::Object(content)) => Ok(Reply::Accept(content)),
-                None | Some(Value::Null) => Ok(Reply::Accept(Map::new())),
-                Some(_) => Err(vec![Violation::new("/content", "an object was expected")]),
-            },
-            Some("decline") => Ok(Reply::Decline),
-            Some("cancel") => Ok(Reply::Cancel),
-            _ => Err(vec![Violation::new("/action", "\"accept\", \"decline\" or \"cancel\" was expected")]),
-        }
+        Ok(Reply::Accept(fields))
     }
 
     /// An answer that is no object. `text` is what was written.
@@ -153,16 +163,36 @@ impl Elicitation {
     }
 }
 
+fn of_result(mut fields: Map<String, Value>) -> Result<Reply, Vec<Violation>> {
+    match fields.get("action").and_then(Value::as_str) {
+        Some("accept") => match fields.remove("content") {
+            Some(Value::Object(content)) => Ok(Reply::Accept(content)),
+            None | Some(Value::Null) => Ok(Reply::Accept(Map::new())),
+            Some(_) => Err(vec![Violation::new("/content", "an object was expected")]),
+        },
+        Some("decline") => Ok(Reply::Decline),
+        Some("cancel") => Ok(Reply::Cancel),
+        Some(_) | None => Err(vec![Violation::new("/action", "\"accept\", \"decline\" or \"cancel\" was expected")]),
+    }
+}
+
 impl Reply {
-    /// The answer in the one form that is stored.
+    /// The answer in the one form that is stored. It always has content, so that the action is never taken for a
+    /// property of that name.
     #[must_use]
     pub fn to_content(&self) -> Content {
+        Content::Json(self.to_json())
+    }
+
+    /// As [`Self::to_content`], as JSON.
+    #[must_use]
+    pub fn to_json(&self) -> String {
         let reply = match self {
             Self::Accept(content) => json!({ "action": "accept", "content": content }),
-            Self::Decline => json!({ "action": "decline" }),
-            Self::Cancel => json!({ "action": "cancel" }),
+            Self::Decline => json!({ "action": "decline", "content": null }),
+            Self::Cancel => json!({ "action": "cancel", "content": null }),
         };
-        Content::Json(reply.to_string())
+        reply.to_string()
     }
 }
 
@@ -253,9 +283,27 @@ mod tests {
     }
 
     #[test]
+    fn an_action_is_one_whatever_stands_beside_it() {
+        let open = asks(json!({ "type": "object", "properties": { "name": { "type": "string" } } }));
+        let url = Asks::Url { url: "https://login.example".to_owned(), id: String::new() };
+        let page = Elicitation { message: "Log in".to_owned(), asks: url };
+        for question in [&open, &page] {
+            assert_eq!(read(question, r#"{"action":"decline","reason":"no"}"#), Ok(Reply::Decline));
+            assert_eq!(read(question, r#"{"action":"cancel","x":1}"#), Ok(Reply::Cancel));
+            assert!(read(question, r#"{"action":"no","reason":"no"}"#).is_err(), "it is no consent");
+        }
+        let whole = r#"{"action":"accept","content":{"name":"Ada"},"x":1}"#;
+        assert_eq!(read(&open, whole), Ok(accepted(json!({ "name": "Ada" }))));
+        assert!(read(&page, r#"{"agreed":false}"#).is_err(), "a page has no content that could accept");
+    }
+
+    #[test]
     fn the_stored_form_means_the_same() {
-        for reply in [accepted(json!({ "colour": "red" })), Reply::Decline, Reply::Cancel] {
-            assert_eq!(one().read(&[reply.to_content()]), Ok(reply));
+        let named = asks(json!({ "type": "object", "properties": { "action": { "type": "string" } } }));
+        for question in [one(), named] {
+            for reply in [accepted(json!({ "colour": "red" })), Reply::Decline, Reply::Cancel] {
+                assert_eq!(question.read(&[reply.to_content()]), Ok(reply));
+            }
         }
     }
 }

@@ -34,6 +34,13 @@ const CALLERS: &str = r#"
     keys = ["{shop}", "{shop-next}"]
 
     [[callers]]
+    name = "colleague"
+    tenant = "acme"
+    roles = ["submit", "read", "answer"]
+    tools = [{ names = ["ask_user"] }]
+    keys = ["{colleague}"]
+
+    [[callers]]
     name = "boss"
     tenant = "acme"
     roles = ["read", "approve"]

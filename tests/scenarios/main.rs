@@ -52,6 +52,7 @@ mod main_job;
 mod manifest;
 mod many;
 mod mcp;
+mod mcp_clients;
 mod mcp_in;
 mod mixed;
 mod objects;

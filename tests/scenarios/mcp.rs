@@ -15,16 +15,16 @@ const JSON: (&str, &str) = ("content-type", "application/json");
 const ACCEPT: (&str, &str) = ("accept", "application/json, text/event-stream");
 
 /// A client of one replica.
-struct Mcp {
-    http: Http,
-    bearer: String,
-    capabilities: Value,
+pub(crate) struct Mcp {
+    pub(crate) http: Http,
+    pub(crate) bearer: String,
+    pub(crate) capabilities: Value,
     /// The session id of an older client.
-    session: Option<String>,
+    pub(crate) session: Option<String>,
 }
 
 impl Mcp {
-    fn new(coordinator: &Coordinator) -> Self {
+    pub(crate) fn new(coordinator: &Coordinator) -> Self {
         let tasks = json!({ "io.modelcontextprotocol/tasks": {} });
         let capabilities = json!({ "elicitation": {}, "extensions": tasks });
         Self { http: Http::new(coordinator.address()), bearer: String::new(), capabilities, session: None }
@@ -35,7 +35,7 @@ impl Mcp {
     }
 
     /// A client of an older revision, with its session.
-    async fn legacy(coordinator: &Coordinator) -> Self {
+    pub(crate) async fn legacy(coordinator: &Coordinator) -> Self {
         let mut client = Self { capabilities: json!({ "elicitation": {} }), ..Self::new(coordinator) };
         let params = json!({ "protocolVersion": LEGACY, "capabilities": client.capabilities, "clientInfo": {} });
         client.session = Some(String::new());
@@ -46,7 +46,7 @@ impl Mcp {
     }
 
     /// The same client at another replica.
-    fn at(&self, coordinator: &Coordinator) -> Self {
+    pub(crate) fn at(&self, coordinator: &Coordinator) -> Self {
         Self {
             http: Http::new(coordinator.address()),
             bearer: self.bearer.clone(),
@@ -55,7 +55,7 @@ impl Mcp {
         }
     }
 
-    fn headers<'a>(&'a self, method: &'a str, name: &'a str) -> Vec<(&'a str, &'a str)> {
+    pub(crate) fn headers<'a>(&'a self, method: &'a str, name: &'a str) -> Vec<(&'a str, &'a str)> {
         let mut headers = vec![JSON, ACCEPT];
         match self.session.as_deref() {
             None => headers.extend([("mcp-protocol-version", MODERN), ("mcp-method", method), ("mcp-name", name)]),
@@ -66,7 +66,7 @@ impl Mcp {
         headers
     }
 
-    fn body(&self, method: &str, mut params: Value) -> String {
+    pub(crate) fn body(&self, method: &str, mut params: Value) -> String {
         if self.session.is_none() {
             params["_meta"]["io.modelcontextprotocol/protocolVersion"] = MODERN.into();
             params["_meta"]["io.modelcontextprotocol/clientCapabilities"] = self.capabilities.clone();
@@ -74,35 +74,35 @@ impl Mcp {
         json!({ "jsonrpc": "2.0", "id": 7, "method": method, "params": params }).to_string()
     }
 
-    async fn post(&self, method: &str, name: &str, params: Value) -> Answer {
+    pub(crate) async fn post(&self, method: &str, name: &str, params: Value) -> Answer {
         let body = self.body(method, params);
         self.http.ask(Method::POST, "/mcp", &self.headers(method, name), body).await
     }
 
     /// The answer of a request, whether it came alone or at the end of a stream.
-    async fn ask(&self, method: &str, name: &str, params: Value) -> Value {
+    pub(crate) async fn ask(&self, method: &str, name: &str, params: Value) -> Value {
         let answer = self.post(method, name, params).await;
         assert!(answer.status < 500, "{answer:?}");
         messages(&answer.body).pop().unwrap_or_else(|| panic!("no answer: {answer:?}"))
     }
 
-    async fn call(&self, tool: &str, arguments: Value) -> Value {
+    pub(crate) async fn call(&self, tool: &str, arguments: Value) -> Value {
         self.ask("tools/call", tool, json!({ "name": tool, "arguments": arguments })).await
     }
 
     /// A call whose stream is left to the test.
-    async fn begin(&self, tool: &str, arguments: Value) -> Answering {
+    pub(crate) async fn begin(&self, tool: &str, arguments: Value) -> Answering {
         let params = json!({ "name": tool, "arguments": arguments, "_meta": { "progressToken": "p" } });
         let body = self.body("tools/call", params);
         self.http.begin(Method::POST, "/mcp", &self.headers("tools/call", tool), body).await
     }
 
-    async fn task(&self, id: &str) -> Value {
+    pub(crate) async fn task(&self, id: &str) -> Value {
         self.ask("tasks/get", id, json!({ "taskId": id })).await
     }
 
     /// The task when it is in one of these states.
-    async fn task_when(&self, id: &str, wanted: &[&str]) -> Value {
+    pub(crate) async fn task_when(&self, id: &str, wanted: &[&str]) -> Value {
         let reached = async {
             loop {
                 let task = self.task(id).await["result"].clone();
@@ -117,24 +117,24 @@ impl Mcp {
 }
 
 /// The messages of an answer: one of JSON, or those of a stream.
-fn messages(body: &[u8]) -> Vec<Value> {
+pub(crate) fn messages(body: &[u8]) -> Vec<Value> {
     let text = std::str::from_utf8(body).expect("a text");
     let lines = text.lines().map(|line| line.strip_prefix("data: ").unwrap_or(line));
     lines.filter(|line| line.starts_with('{')).filter_map(|line| serde_json::from_str(line).ok()).collect()
 }
 
 /// The newest event's id in a stream.
-fn event_id(stream: &[u8]) -> String {
+pub(crate) fn event_id(stream: &[u8]) -> String {
     let text = String::from_utf8_lossy(stream).into_owned();
     text.lines().rev().find_map(|line| line.strip_prefix("id: ").map(str::to_owned)).expect("an event has an id")
 }
 
-fn text(result: &Value) -> &str {
+pub(crate) fn text(result: &Value) -> &str {
     result["content"][0]["text"].as_str().unwrap_or_else(|| panic!("no text: {result}"))
 }
 
 /// A yard whose worker hosts the tools of the conformance suite.
-async fn yard() -> (Yard, harness::Worker) {
+pub(crate) async fn yard() -> (Yard, harness::Worker) {
     let yard = Yard::start(FIXTURE).await;
     let worker = yard.fixture.with("TOOLYARD_FIXTURE_TOOLS", "mcp").worker(&yard.broker.url(), "main", 16).await;
     yard.client.wait_for_tool("test_tool_with_progress").await;
@@ -142,7 +142,7 @@ async fn yard() -> (Yard, harness::Worker) {
 }
 
 /// Another replica, once it knows the tools.
-async fn replica(yard: &Yard) -> Coordinator {
+pub(crate) async fn replica(yard: &Yard) -> Coordinator {
     let replica = yard.fixture.coordinator(&yard.broker.url()).await;
     Client::connect(replica.address()).await.wait_for_tool("slow_compute").await;
     replica
@@ -174,7 +174,7 @@ async fn both_generations_list_and_call_tools_and_learn_what_went_wrong() {
     }
 }
 
-async fn whole(mut stream: Answering) -> Vec<u8> {
+pub(crate) async fn whole(mut stream: Answering) -> Vec<u8> {
     stream.to_end().await.expect("the stream is whole");
     stream.bytes
 }
@@ -233,7 +233,7 @@ async fn a_call_ends_when_its_client_disconnects() {
 }
 
 /// The run of the only call of a tool.
-async fn only_run(yard: &Yard, tool: &str) -> harness::Run {
+pub(crate) async fn only_run(yard: &Yard, tool: &str) -> harness::Run {
     let found = async {
         loop {
             let listed = yard.http().get(&format!("/v1/calls?tool={tool}")).await.json();
@@ -335,8 +335,11 @@ async fn a_client_needs_a_key_and_sees_nothing_of_another_tenant() {
     assert_eq!(foreign["error"]["code"], -32602, "another tenant's task is unknown: {foreign}");
     let mut params = json!({ "name": "ask_user", "arguments": { "question": "Which one?" } });
     params["requestState"] = asks["requestState"].clone();
-    let stolen = rival.ask("tools/call", "ask_user", params).await;
-    assert_eq!(stolen["error"]["code"], -32602, "another caller's state is refused: {stolen}");
+    let mut colleague = with_key(&yard, "colleague").await;
+    colleague.capabilities = json!({ "elicitation": {} });
+    let stolen = colleague.ask("tools/call", "ask_user", params).await;
+    let why = "requestState belongs to another request or another caller";
+    assert_eq!(stolen["error"]["message"], why, "another caller's state is refused: {stolen}");
     asked.capabilities = json!({ "elicitation": {}, "extensions": { "io.modelcontextprotocol/tasks": {} } });
     assert_eq!(asked.task(&task).await["result"]["status"], "input_required");
 }

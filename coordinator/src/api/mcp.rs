@@ -19,6 +19,7 @@ mod seal;
 mod stream;
 mod tasks;
 mod traced;
+mod under_way;
 
 use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
@@ -61,8 +62,7 @@ const DISCOVERY_TTL_MS: u64 = 60_000;
 pub(crate) struct Shared {
     seals: seal::Seals,
     queue: abandoned::Queue,
-    /// Calls in progress here, by session and request id.
-    calls: Mutex<HashMap<(String, String), RunId>>,
+    calls: under_way::Calls,
     /// Whether the port has TLS.
     is_tls: bool,
     /// The log level of a session, as an index of [`LEVELS`]; others have the default.
@@ -73,10 +73,6 @@ impl Shared {
     pub(crate) fn new(queue: abandoned::Queue, is_tls: bool) -> Self {
         let (seals, calls, levels) = Default::default();
         Self { seals, queue, calls, is_tls, levels }
-    }
-
-    fn calls(&self) -> std::sync::MutexGuard<'_, HashMap<(String, String), RunId>> {
-        self.calls.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn levels(&self) -> std::sync::MutexGuard<'_, HashMap<String, usize>> {
@@ -260,7 +256,7 @@ async fn notified(api: &Api, ask: &Ask, method: &str, params: &Value) -> Result<
     }
     let Some(session) = client::header(&ask.headers, SESSION) else { return Ok(()) };
     Client::of_session(&ask.headers)?;
-    let id = params["requestId"].to_string();
+    let id = message::canonical(&params["requestId"]);
     let found = match find_call(api, session, &id).await? {
         Some(run) => Some(run),
         None => {
@@ -277,8 +273,8 @@ async fn notified(api: &Api, ask: &Ask, method: &str, params: &Value) -> Result<
 
 /// The run of a call in progress, here or at another replica.
 async fn find_call(api: &Api, session: &str, id: &str) -> Result<Option<RunId>, RpcError> {
-    if let Some(run) = api.mcp.calls().get(&(session.to_owned(), id.to_owned())) {
-        return Ok(Some(*run));
+    if let Some(run) = api.mcp.calls.find(session, id) {
+        return Ok(Some(run));
     }
     let held = api.runs.requests.newest(&RequestKey::mcp_call(session, id)).await;
     Ok(held.map_err(crate::admission::error::RequestError::from)?.taken.map(|taken| taken.run))
@@ -290,8 +286,8 @@ async fn answered_question(api: &Api, ask: &Ask, id: &str, result: Option<Value>
     let client = Client::of_session(&ask.headers)?;
     let known = api.runs.known(run).await?;
     let mut open = questions::open(api, &client, &known.run);
-    open.retain(|open| open.call == call);
-    // A client that cannot show the question has not decided anything.
+    // A client that cannot show the question has decided nothing about a call; a tool need not wait for it.
+    open.retain(|open| open.call == call && (result.is_some() || open.is_of_tool()));
     let result = result.unwrap_or_else(|| json!({ "action": "cancel" }));
     let mut replies: Map<String, Value> = open.iter().map(|open| (open.key.clone(), result.clone())).collect();
     questions::answer(api, run, &open, &mut replies).await?;

@@ -13,6 +13,7 @@ use proto::json::{self, Unreadable};
 use proto::{Reason, v1};
 
 use crate::api::port::bodies::refusal;
+use crate::api::port::pages::host;
 use crate::api::problem::{Place, Problem, pointer};
 use crate::api::{ApiError, REQUEST_BYTES_MAX};
 
@@ -27,6 +28,8 @@ pub(crate) struct Ask {
     /// In the order of the query.
     pub(crate) query: Vec<(String, String)>,
     pub(crate) headers: HeaderMap,
+    /// The host that the client names: in the address over HTTP/2, and otherwise in a header.
+    pub(crate) host: Option<String>,
     pub(crate) body: Bytes,
 }
 
@@ -47,7 +50,8 @@ impl<S: Send + Sync> FromRequest<S> for Ask {
         if !body.is_empty() {
             check_type(&parts.headers)?;
         }
-        Ok(Self { method: parts.method, path, query, headers: parts.headers, body })
+        let host = host(&parts.uri, &parts.headers);
+        Ok(Self { method: parts.method, path, query, headers: parts.headers, host, body })
     }
 }
 

@@ -10,6 +10,7 @@ use serde::Deserialize;
 use serde_json::value::RawValue;
 use serde_json::{Map, Value};
 use sha2::{Digest as _, Sha256};
+use telemetry::trace;
 use tokio::time::Instant;
 
 use super::abandoned::Abandoned;
@@ -29,8 +30,9 @@ use crate::fleet::registry::Entry;
 const QUICK: Duration = Duration::from_secs(1);
 /// A call that lasts longer becomes a task, if its client can follow one.
 const SYNC_WINDOW: Duration = Duration::from_secs(5);
-/// The metadata that links the spans of a call to its request.
-const TRACEPARENT: &str = "traceparent";
+
+/// The header of a request that may be repeated.
+const KEY: &str = "idempotency-key";
 
 #[derive(Deserialize)]
 struct Params<'a> {
@@ -41,13 +43,6 @@ struct Params<'a> {
     input_responses: Option<Value>,
     #[serde(rename = "requestState")]
     request_state: Option<String>,
-}
-
-/// A request that is repeated with input.
-struct Again<'a> {
-    state: &'a str,
-    digest: &'a str,
-    replies: Map<String, Value>,
 }
 
 /// What the tags of a tool demand.
@@ -64,29 +59,33 @@ pub(super) async fn called(api: Api, client: Client, request: Request, ask: &Ask
         Some(Value::Object(replies)) => replies.clone(),
         Some(_) => return Err(RpcError::new(INVALID_PARAMS, "inputResponses: an object was expected")),
     };
-    let digest = digest(&params);
-    let traced = Traced::begin(&request, terms.tool.as_str(), &client.version);
-    let mut following = match &params.request_state {
-        Some(state) => {
-            let again = Again { state, digest: &digest, replies };
-            continued(&api, &client, &request, again).await?
-        }
-        None => {
-            let reader = opened(&api, &terms, &params, (ask, traced.as_ref())).await?;
+    let mut traced = Traced::begin(&request, terms.tool.as_str(), &client.version);
+    // Others may follow the run of such a request, or its client repeats it after its connection broke.
+    let may_be_repeated = params.request_state.is_some() || ask.headers.contains_key(KEY);
+    let begun = match &params.request_state {
+        Some(state) => continued(&api, &client, (&request, state), replies).await,
+        None => opened(&api, &terms, &params, (ask, traced.as_ref())).await.map(|reader| {
             let mut following = Following::new(api.clone(), client.clone(), request.id.clone(), reader);
             following.given = replies;
             following
-        }
+        }),
     };
-    following.digest = digest;
+    let mut following = begun.inspect_err(|error| {
+        if let Some(traced) = &mut traced {
+            traced.fail(&error.code.to_string());
+        }
+    })?;
     following.traced = traced;
     following.progress = request.meta.progress_token.clone().map(|token| Progress::new(token, Instant::now()));
     if client.is_modern() {
-        following.abandoned = Some(Abandoned::new(&api.mcp.queue, &api.runs, following.run));
+        following.params = client.capabilities.elicitation.then(|| request.params.clone());
+        let abandoned = || Abandoned::new(&api.mcp.queue, &api.runs, following.run);
+        following.abandoned = (!may_be_repeated).then(abandoned);
         let window = if terms.is_task { Duration::ZERO } else { SYNC_WINDOW };
         following.convert_at = client.capabilities.tasks.then(|| Instant::now() + window);
     }
-    answer(following, ask.wants_events()).await
+    following.has_stream = ask.wants_events();
+    answer(following).await
 }
 
 /// The tool that the client may call, and how.
@@ -147,26 +146,33 @@ async fn opened(
     (ask, traced): (&Ask, Option<&Traced>),
 ) -> Result<Box<crate::readers::Reader>, RpcError> {
     let arguments = params.arguments.map_or("{}", RawValue::get);
-    let metadata = traced.map(|traced| (TRACEPARENT.to_owned(), traced.traceparent()));
     let call = v1::NewCall {
         call_id: MAIN.to_owned(),
         tool: terms.tool.to_string(),
         arguments: arguments.to_owned(),
-        metadata: metadata.into_iter().collect(),
         ..v1::NewCall::default()
     };
-    let request_id = client::header(&ask.headers, "idempotency-key").unwrap_or_default().to_owned();
+    let request_id = ask.request_id(String::new())?;
     let run = v1::CreateRunRequest { calls: vec![call], request_id, ..v1::CreateRunRequest::default() };
     let policy = v1::FloorPolicy::Interleaved.into();
-    Ok(api.execute_run(v1::ExecuteRunRequest { run: Some(run), floor_policy: policy }).await?)
+    let opening = api.execute_run(v1::ExecuteRunRequest { run: Some(run), floor_policy: policy });
+    // Not in the call's metadata: a repeated request has another span, and is the same request nevertheless.
+    Ok(match traced {
+        Some(traced) => Box::pin(trace::scope(traced.context(), opening)).await?,
+        None => opening.await?,
+    })
 }
 
 /// Goes on with the run of a request that needed input.
-async fn continued(api: &Api, client: &Client, request: &Request, again: Again<'_>) -> Result<Following, RpcError> {
-    let Again { state, digest, mut replies } = again;
+async fn continued(
+    api: &Api,
+    client: &Client,
+    (request, state): (&Request, &str),
+    mut replies: Map<String, Value>,
+) -> Result<Following, RpcError> {
     let State { run, by, request: of, after, .. } = api.mcp.seals.open(&api.runs.requests, state).await?;
     let caller = api.runs.caller.name().map(ToString::to_string).unwrap_or_default();
-    if by != caller || of != digest {
+    if by != caller || of != digest(&request.params) {
         return Err(RpcError::new(INVALID_PARAMS, "requestState belongs to another request or another caller"));
     }
     let run: RunId = run.parse().map_err(|error: run::InvalidId| RpcError::new(INVALID_PARAMS, error.to_string()))?;
@@ -197,16 +203,17 @@ async fn watched(api: &Api, client: &Client, id: Box<RawValue>, run: RunId) -> R
 }
 
 /// The answer at once if there is one soon, and otherwise a stream.
-async fn answer(mut following: Following, wants_events: bool) -> Result<Response, RpcError> {
-    if following.progress.is_some() && wants_events {
+async fn answer(mut following: Following) -> Result<Response, RpcError> {
+    let has_stream = following.has_stream;
+    if following.progress.is_some() && has_stream {
         return Ok(stream::response(following, None));
     }
-    let until = wants_events.then(|| Instant::now() + QUICK);
+    let until = has_stream.then(|| Instant::now() + QUICK);
     loop {
         match following.next(until).await? {
             Step::Done(text) => return Ok(json_response(text)),
             Step::Waited => return Ok(stream::response(following, None)),
-            step @ Step::Messages(_) if wants_events => return Ok(stream::response(following, Some(step))),
+            step @ Step::Messages(_) if has_stream => return Ok(stream::response(following, Some(step))),
             // A client without a stream is not notified.
             Step::Messages(_) | Step::Silence => {}
             Step::Cut => return Ok(super::accepted()),
@@ -215,10 +222,16 @@ async fn answer(mut following: Following, wants_events: bool) -> Result<Response
 }
 
 /// The digest of what is called. Clients may write the same arguments differently when they repeat a request.
-fn digest(params: &Params<'_>) -> String {
-    let arguments: Value = params.arguments.and_then(|text| serde_json::from_str(text.get()).ok()).unwrap_or_default();
+pub(super) fn digest(params: &RawValue) -> String {
+    #[derive(Default, Deserialize)]
+    struct Called {
+        name: String,
+        #[serde(default)]
+        arguments: Value,
+    }
+    let Called { name, arguments } = serde_json::from_str(params.get()).unwrap_or_default();
     let mut hash = Sha256::new();
-    hash.update(&params.name);
+    hash.update(name);
     hash.update([0]);
     hash.update(arguments.to_string());
     hash.finalize().iter().map(|byte| format!("{byte:02x}")).collect()

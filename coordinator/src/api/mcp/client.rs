@@ -203,21 +203,26 @@ pub(super) fn check_headers(headers: &HeaderMap, request: &Request) -> Result<()
     if method != Some(&request.method) {
         return Err(mismatch("Mcp-Method", method, &request.method));
     }
-    let Some(member) = target(&request.method) else { return Ok(()) };
-    let params: Value = request.read()?;
-    let Some(expected) = params[member].as_str() else { return Ok(()) };
+    let Some(Value::String(expected)) = target(request)? else { return Ok(()) };
     let given = header(headers, "mcp-name");
-    if decoded(given).as_deref() == Some(expected) { Ok(()) } else { Err(mismatch("Mcp-Name", given, expected)) }
+    if decoded(given).as_ref() == Some(&expected) { Ok(()) } else { Err(mismatch("Mcp-Name", given, &expected)) }
 }
 
-/// The parameter that names the target of a method.
-fn target(method: &str) -> Option<&'static str> {
-    match method {
-        "tools/call" | "prompts/get" => Some("name"),
-        "resources/read" => Some("uri"),
-        "tasks/get" | "tasks/update" | "tasks/cancel" => Some("taskId"),
-        _ => None,
+/// The parameter that names the target of a request.
+fn target(request: &Request) -> Result<Option<Value>, RpcError> {
+    #[derive(Deserialize)]
+    struct Targets {
+        name: Option<Value>,
+        uri: Option<Value>,
+        #[serde(rename = "taskId")]
+        task: Option<Value>,
     }
+    Ok(match request.method.as_str() {
+        "tools/call" | "prompts/get" => request.read::<Targets>()?.name,
+        "resources/read" => request.read::<Targets>()?.uri,
+        "tasks/get" | "tasks/update" | "tasks/cancel" => request.read::<Targets>()?.task,
+        _ => None,
+    })
 }
 
 /// The value of a header, which may be encoded because headers are ASCII; `None` if it is malformed.

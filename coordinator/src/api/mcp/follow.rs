@@ -13,12 +13,12 @@ use tokio::time::Instant;
 
 use super::abandoned::Abandoned;
 use super::client::{Client, LEVELS};
-use super::message::{INTERNAL, RpcError};
+use super::message::{INTERNAL, INVALID_REQUEST, RpcError};
 use super::progress::Progress;
 use super::seal::State;
-use super::stream::UnderWay;
 use super::traced::Traced;
-use super::{CANCELLED_BY_CLIENT, MAIN, questions, resume, tasks};
+use super::under_way::UnderWay;
+use super::{CANCELLED_BY_CLIENT, MAIN, call, message, questions, resume, tasks};
 use crate::api::http::batch::heard::Heard;
 use crate::api::output::{HEARTBEAT, broken};
 use crate::api::{Api, ApiError};
@@ -50,8 +50,8 @@ pub(super) struct Following {
     asked: HashSet<CallId>,
     /// Answers that came with the request, before there was a question.
     pub(super) given: Map<String, Value>,
-    /// The digest of the request.
-    pub(super) digest: String,
+    /// The parameters of a request that may have to be repeated with input.
+    pub(super) params: Option<Box<RawValue>>,
     /// Events up to this one were reported before.
     pub(super) reported: Option<u64>,
     /// The last event that was read.
@@ -59,7 +59,9 @@ pub(super) struct Following {
     /// Cancels the run if the client disconnects.
     pub(super) abandoned: Option<Abandoned>,
     pub(super) traced: Option<Traced>,
-    _under_way: UnderWay,
+    /// Whether messages can be sent before the answer.
+    pub(super) has_stream: bool,
+    _under_way: Option<UnderWay>,
 }
 
 /// What comes next.
@@ -81,7 +83,8 @@ impl Following {
     pub(super) fn new(api: Api, client: Client, id: Box<RawValue>, reader: Box<Reader>) -> Self {
         let run = reader.run().id();
         let records = client.session.is_some();
-        let under_way = UnderWay::begin(&api, &client, &id, run);
+        let session = client.session.as_deref();
+        let under_way = session.map(|session| api.mcp.calls.begin(session, message::canonical(&id), run));
         Self {
             api,
             id,
@@ -94,19 +97,29 @@ impl Following {
             record_at: records.then(|| Instant::now() + RECORDED_AFTER),
             asked: HashSet::new(),
             given: Map::new(),
-            digest: String::new(),
+            params: None,
             reported: None,
             last: None,
             abandoned: None,
             traced: None,
+            has_stream: true,
             _under_way: under_way,
             client,
         }
     }
 
     /// Waits for the next step, at most until the given time. Cancel safe between its steps: what it stores may be
-    /// stored again.
+    /// stored again. After an error the run goes on: its client has not left.
     pub(super) async fn next(&mut self, until: Option<Instant>) -> Result<Step, RpcError> {
+        let step = Box::pin(self.step(until)).await;
+        if let Err(error) = &step {
+            self.leave();
+            self.fail(&error.code.to_string());
+        }
+        step
+    }
+
+    async fn step(&mut self, until: Option<Instant>) -> Result<Step, RpcError> {
         if self.heard.has_ended(MAIN) {
             return Ok(self.done());
         }
@@ -195,9 +208,13 @@ impl Following {
         };
         let now = Instant::now();
         match &output.piece {
-            Some(v1::call_output::Piece::Progress(progress)) if is_new => {
-                let v1::Progress { done, total, message } = progress;
-                self.progress.as_mut().and_then(|known| known.report(*done, *total, message, now))
+            Some(v1::call_output::Piece::Progress(v1::Progress { done, total, message })) => {
+                let progress = self.progress.as_mut()?;
+                if !is_new {
+                    progress.was_reported(*done);
+                    return None;
+                }
+                progress.report(*done, *total, message, now)
             }
             Some(v1::call_output::Piece::Content(content)) => {
                 let text = match &content.body {
@@ -208,12 +225,14 @@ impl Following {
                     return text.filter(|_| is_new).and_then(|text| self.log(level, text));
                 }
                 self.heard.take(event);
-                if let (Some(progress), Some(text), true) = (&mut self.progress, text, is_new) {
-                    progress.say(text, now);
+                match (&mut self.progress, text) {
+                    (Some(progress), Some(text)) if is_new => progress.say(text, now),
+                    (Some(progress), Some(text)) => progress.was_said(text),
+                    (None, _) | (_, None) => {}
                 }
                 None
             }
-            Some(v1::call_output::Piece::Progress(_)) | None => None,
+            None => None,
         }
     }
 
@@ -241,13 +260,21 @@ impl Following {
         }
         if self.client.is_modern() {
             let by = self.api.runs.caller.name().map(ToString::to_string).unwrap_or_default();
-            let state = State::new(self.run, (by, self.digest.clone()), self.last);
+            let digest = self.params.as_deref().map(call::digest).unwrap_or_default();
+            let state = State::new(self.run, (by, digest), self.last);
             let state = self.api.mcp.seals.seal(&self.api.runs.requests, &state).await?;
             let requests: Map<String, Value> = open.iter().map(|open| (open.key.clone(), open.request())).collect();
             self.leave();
             let members = json!({ "inputRequests": requests, "requestState": state }).to_string();
             let members = members.trim_start_matches('{').strip_suffix('}').unwrap_or_default().to_owned();
             return Ok(Some(Step::Done(self.answered("input_required", &members))));
+        }
+        if !self.has_stream {
+            let message = format!(
+                "the call asks its client a question, on a stream: accept text/event-stream. It goes on as run {}",
+                self.run
+            );
+            return Err(RpcError::new(INVALID_REQUEST, message).with(json!({ "runId": self.run.to_string() })));
         }
         self.asked.extend(open.iter().map(|open| open.call.clone()));
         let request = |open: &questions::Open| {
@@ -262,7 +289,7 @@ impl Following {
     /// replica finds it.
     async fn record(&self) {
         let Some(session) = &self.client.session else { return };
-        let key = RequestKey::mcp_call(session, self.id.get());
+        let key = RequestKey::mcp_call(session, &message::canonical(&self.id));
         let taken = Taken { run: self.run, digest: Default::default() };
         // Without a revision, because a session may use an id again after the call.
         let before = self.api.runs.requests.newest(&key).await.map_or(0, |held| held.revision);
@@ -278,12 +305,15 @@ impl Following {
         }
     }
 
+    fn fail(&mut self, error: &str) {
+        if let Some(traced) = &mut self.traced {
+            traced.fail(error);
+        }
+    }
+
     fn become_task(&mut self) -> Step {
         self.leave();
         let task = tasks::created(self.run, self.reader.run());
-        if let Some(traced) = self.traced.take() {
-            traced.end(None);
-        }
         Step::Done(self.answered("task", &task))
     }
 
@@ -311,9 +341,8 @@ impl Following {
             return Step::Cut;
         }
         let ended = formats::mcp::result::ended(&said, outcome, self.client.era);
-        let is_error = outcome.state() != v1::CallState::Completed;
-        if let Some(traced) = self.traced.take() {
-            traced.end(is_error.then_some("tool_error"));
+        if outcome.state() != v1::CallState::Completed {
+            self.fail("tool_error");
         }
         Step::Done(match ended {
             Ended::Result(members) => self.answered("complete", &members),

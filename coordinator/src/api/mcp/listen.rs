@@ -1,13 +1,12 @@
 //! Notifications beside any request: that the tools of the caller have changed, and the states of tasks.
 
-use std::collections::hash_map::DefaultHasher;
-use std::hash::{Hash as _, Hasher as _};
 use std::sync::Arc;
 use std::time::Duration;
 
 use axum::response::Response;
 use bytes::Bytes;
 use futures::Stream;
+use run::{Manifest, ToolName};
 use serde::Deserialize;
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
@@ -53,7 +52,7 @@ struct Listening {
     id: Option<Box<RawValue>>,
     registry: watch::Receiver<Arc<Registry>>,
     tools: bool,
-    seen: u64,
+    seen: Shown,
     /// When a change of the tools is to be looked at.
     look_at: Option<Instant>,
     tasks: Vec<Task>,
@@ -63,11 +62,14 @@ struct Listening {
     _place: Option<Reading>,
 }
 
-/// A task, and the state that was reported.
+/// A task, and the part of its state that was reported.
 struct Task {
     id: String,
-    reported: Option<String>,
+    reported: Option<Value>,
 }
+
+/// The members of a task's state that change while it is the same.
+const PASSING: [&str; 2] = ["statusMessage", "lastUpdatedAt"];
 
 /// The stream of a session.
 pub(super) fn of_session(api: Api, client: Client) -> Result<Response, RpcError> {
@@ -112,7 +114,7 @@ impl Listening {
     fn new(api: Api, client: Client, id: Option<Box<RawValue>>, filter: Filter) -> Result<Self, RpcError> {
         let place = api.runs.caller.begin_reading().map_err(RequestError::from)?;
         let registry = api.runs.registry.clone();
-        let seen = fingerprint(&api, &registry.borrow());
+        let seen = if filter.tools_list_changed { shown(&api, &registry.borrow()) } else { Shown::new() };
         let tasks = filter.task_ids.into_iter().map(|id| Task { id, reported: None }).collect();
         let (tools, now) = (filter.tools_list_changed, Instant::now());
         let (look_at, first, ended) = (None, None, false);
@@ -163,27 +165,35 @@ impl Listening {
     fn look(&mut self) -> Option<String> {
         // The caller may have other rights by now.
         self.api.runs.caller = self.api.runs.callers.renewed(&self.api.runs.caller);
-        let seen = fingerprint(&self.api, &self.registry.borrow());
-        let has_changed = std::mem::replace(&mut self.seen, seen) != seen;
-        has_changed.then(|| self.notification("notifications/tools/list_changed", json!({})))
+        let before = std::mem::replace(&mut self.seen, shown(&self.api, &self.registry.borrow()));
+        (!are_equal(&before, &self.seen)).then(|| self.notification("notifications/tools/list_changed", json!({})))
     }
 
-    /// The notifications about tasks whose states have changed.
+    /// The notifications about tasks whose states have changed. One that has ended is not read again.
     async fn read_tasks(&mut self) -> Option<Bytes> {
         let mut text = String::new();
-        for index in 0..self.tasks.len() {
-            let Some(Task { id, reported }) = self.tasks.get(index) else { continue };
-            let Some(state) = tasks::reported(&self.api, &self.client, id).await else { continue };
-            if reported.as_ref() == Some(&state) {
+        let mut open = Vec::new();
+        for mut task in std::mem::take(&mut self.tasks) {
+            let state = tasks::reported(&self.api, &self.client, &task.id).await;
+            let Some(state) = state.and_then(|state| serde_json::from_str::<Value>(&format!("{{{state}}}")).ok())
+            else {
+                open.push(task);
                 continue;
+            };
+            let has_ended = tasks::has_ended(&state);
+            let mut lasting = state.clone();
+            if let Some(lasting) = lasting.as_object_mut() {
+                lasting.retain(|name, _| !PASSING.contains(&name.as_str()));
             }
-            let params: Value = serde_json::from_str(&format!("{{{state}}}")).unwrap_or_default();
-            let notification = self.notification("notifications/tasks", params);
-            text.push_str(&stream::event(None, &notification));
-            if let Some(task) = self.tasks.get_mut(index) {
-                task.reported = Some(state);
+            if task.reported.as_ref() != Some(&lasting) {
+                text.push_str(&stream::event(None, &self.notification("notifications/tasks", state)));
+            }
+            if !has_ended {
+                task.reported = Some(lasting);
+                open.push(task);
             }
         }
+        self.tasks = open;
         (!text.is_empty()).then(|| text.into())
     }
 
@@ -212,18 +222,21 @@ fn event(message: &str) -> Bytes {
     stream::event(None, message).into()
 }
 
-/// Changes when the list of the caller's tools changes.
-fn fingerprint(api: &Api, registry: &Registry) -> u64 {
-    let mut hash = DefaultHasher::new();
+/// The tools of a caller: their names and manifests.
+type Shown = Vec<(ToolName, Arc<Manifest>)>;
+
+fn shown(api: &Api, registry: &Registry) -> Shown {
     let shows = api.runs.callers.shows(&api.runs.caller);
-    for entry in registry.catalog_of(api.runs.caller.tenant()).after(None) {
-        let manifest = &entry.hosted.manifest;
-        if manifest.result_use.hidden || !shows(entry) || !registry.is_available(entry) {
-            continue;
-        }
-        entry.name.as_str().hash(&mut hash);
-        // A manifest is never changed; a tool that is advertised anew has another one.
-        Arc::as_ptr(manifest).hash(&mut hash);
-    }
-    hash.finish()
+    let entries = registry.catalog_of(api.runs.caller.tenant()).after(None);
+    let shown = entries
+        .iter()
+        .filter(|entry| !entry.hosted.manifest.result_use.hidden && shows(entry) && registry.is_available(entry));
+    shown.map(|entry| (entry.name.clone(), Arc::clone(&entry.hosted.manifest))).collect()
+}
+
+/// Whether two lists have the same content. Manifests of aliases are made anew whenever any worker starts or leaves.
+fn are_equal(one: &Shown, other: &Shown) -> bool {
+    let same = |one: &Arc<Manifest>, other: &Arc<Manifest>| Arc::ptr_eq(one, other) || one == other;
+    let pairs = || one.iter().zip(other);
+    one.len() == other.len() && pairs().all(|(one, other)| one.0 == other.0 && same(&one.1, &other.1))
 }

@@ -4,13 +4,18 @@ use axum::body::Body;
 use axum::response::Response;
 use http::{HeaderValue, StatusCode, header};
 use proto::Reason;
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
 
 use crate::admission::error::RequestError;
 use crate::api::ApiError;
+use crate::api::problem::Problem;
 use crate::metrics::refused;
+
+/// Bytes of a request's id, and of its progress token: both are repeated in each message about the request, in the ids
+/// of its events, and in records of it.
+const ID_BYTES_MAX: usize = 256;
 
 pub(super) const PARSE_ERROR: i64 = -32700;
 pub(super) const INVALID_REQUEST: i64 = -32600;
@@ -105,6 +110,7 @@ impl Message {
         }
         match (wire.method, &id) {
             (Some(_), None) if wire.id.is_some() => wrong("id: a string or a number was expected"),
+            (Some(_), Some(long)) if long.get().len() > ID_BYTES_MAX => Err((None, too_long("id", long))),
             (Some(method), Some(known)) => match Request::new(known, method, params) {
                 Ok(request) => Ok(Self::Request(request)),
                 Err(error) => Err((id, error)),
@@ -121,12 +127,26 @@ impl Message {
     }
 }
 
+fn too_long(what: &str, long: &RawValue) -> RpcError {
+    let message = format!("{what}: it has {} bytes, at most {ID_BYTES_MAX} are allowed", long.get().len());
+    RpcError::new(INVALID_REQUEST, message)
+}
+
+/// The id of a request, in the one form by which it is found: clients may write the same id differently.
+pub(super) fn canonical(id: &impl Serialize) -> String {
+    serde_json::to_value(id).unwrap_or_default().to_string()
+}
+
 impl Request {
     fn new(id: &RawValue, method: String, params: &str) -> Result<Self, RpcError> {
         let WithMeta { meta } = serde_json::from_str(params)
             .map_err(|error| RpcError::new(INVALID_PARAMS, format!("params._meta cannot be read: {error}")))?;
+        let meta = meta.unwrap_or_default();
+        if let Some(long) = meta.progress_token.as_ref().filter(|token| token.get().len() > ID_BYTES_MAX) {
+            return Err(too_long("params._meta.progressToken", long));
+        }
         let params = RawValue::from_string(params.to_owned()).expect("it was read as JSON");
-        Ok(Self { id: id.to_owned(), method, params, meta: meta.unwrap_or_default() })
+        Ok(Self { id: id.to_owned(), method, params, meta })
     }
 
     /// The parameters of the method.
@@ -205,6 +225,12 @@ impl From<RequestError> for RpcError {
     }
 }
 
+impl From<Problem> for RpcError {
+    fn from(problem: Problem) -> Self {
+        ApiError::new(problem.reason, problem.detail).into()
+    }
+}
+
 /// A response with a message.
 pub(super) fn json_response(text: String) -> Response {
     let mut response = Response::new(Body::from(text));
@@ -244,6 +270,27 @@ mod tests {
         );
         let meta = r#"{"jsonrpc":"2.0","id":1,"method":"m","params":{"_meta":{"traceparent":7}}}"#;
         assert_eq!(refused(meta), (Some("1".to_owned()), INVALID_PARAMS));
+    }
+
+    #[test]
+    fn an_id_or_a_progress_token_that_is_too_long_is_refused() {
+        let (fits, long) = ("x".repeat(ID_BYTES_MAX - 2), "x".repeat(ID_BYTES_MAX - 1));
+        let request = |id: &str, token: &str| {
+            format!(
+                r#"{{"jsonrpc":"2.0","id":"{id}","method":"m","params":{{"_meta":{{"progressToken":"{token}"}}}}}}"#
+            )
+        };
+        assert!(matches!(Message::read(request(&fits, &fits).as_bytes()), Ok(Message::Request(_))));
+        assert_eq!(refused(&request(&long, "p")), (None, INVALID_REQUEST));
+        assert_eq!(refused(&request("7", &long)), (Some("\"7\"".to_owned()), INVALID_REQUEST));
+    }
+
+    #[test]
+    fn an_id_is_the_same_however_it_is_written() {
+        let raw = |text: &str| RawValue::from_string(text.to_owned()).expect("JSON");
+        assert_eq!(canonical(&raw(r#""\u00fc""#)), canonical(&json!("ü")));
+        assert_eq!(canonical(&raw("7")), canonical(&json!(7)));
+        assert_ne!(canonical(&raw("7")), canonical(&json!("7")));
     }
 
     #[test]

@@ -1,12 +1,13 @@
 //! Where a client learns who issues tokens for this service (RFC 9728).
 
 use axum::response::{IntoResponse as _, Response};
-use http::{HeaderMap, HeaderValue, header};
+use http::{HeaderMap, HeaderValue, Uri};
 use serde_json::{Value, json};
 
 use super::message::json_response;
 use crate::api::Api;
 use crate::api::http::ask::Ask;
+use crate::api::port::pages::host;
 use crate::api::problem::Problem;
 
 const METADATA: &str = "/.well-known/oauth-protected-resource";
@@ -19,8 +20,8 @@ pub(crate) fn is_metadata(path: &str) -> bool {
 
 /// The metadata of the endpoint.
 pub(crate) async fn metadata(api: Api, ask: Ask) -> Response {
-    let Some(base) = base(&ask.headers, api.mcp.is_tls) else {
-        return Problem::new(proto::Reason::Malformed, "the request has no `Host` header").into_response();
+    let Some(base) = base(ask.host.as_deref(), &ask.headers, api.mcp.is_tls) else {
+        return Problem::new(proto::Reason::Malformed, "the request names no host").into_response();
     };
     let mut metadata = json!({
         "resource": format!("{base}{ENDPOINT}"),
@@ -35,19 +36,19 @@ pub(crate) async fn metadata(api: Api, ask: Ask) -> Response {
 }
 
 /// The challenge to a client of the endpoint that is not authenticated.
-pub(crate) fn challenge(path: &str, headers: &HeaderMap, is_tls: bool) -> Option<HeaderValue> {
-    if path != ENDPOINT {
+pub(crate) fn challenge(uri: &Uri, headers: &HeaderMap, is_tls: bool) -> Option<HeaderValue> {
+    if uri.path() != ENDPOINT {
         return None;
     }
-    let base = base(headers, is_tls)?;
+    let base = base(host(uri, headers).as_deref(), headers, is_tls)?;
     HeaderValue::try_from(format!("Bearer resource_metadata=\"{base}{METADATA}{ENDPOINT}\"")).ok()
 }
 
 /// The address under which the client reached this service. Proxies that end TLS report it.
-fn base(headers: &HeaderMap, is_tls: bool) -> Option<String> {
-    let text = |name: &str| headers.get(name).and_then(|value| value.to_str().ok());
-    let host = text(header::HOST.as_str()).filter(|host| !host.contains(['"', '\\', '/']))?;
-    let is_tls = is_tls || text("x-forwarded-proto") == Some("https");
+fn base(host: Option<&str>, headers: &HeaderMap, is_tls: bool) -> Option<String> {
+    let is_plain = |host: &&str| host.bytes().all(|byte| byte.is_ascii_graphic() && !b"\"\\/".contains(&byte));
+    let host = host.filter(is_plain)?;
+    let is_tls = is_tls || headers.get("x-forwarded-proto").is_some_and(|scheme| scheme == "https");
     Some(format!("{}://{host}", if is_tls { "https" } else { "http" }))
 }
 

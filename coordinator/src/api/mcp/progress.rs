@@ -74,11 +74,27 @@ impl Progress {
             let from = (from..message.len()).find(|from| message.is_char_boundary(*from)).unwrap_or(from);
             message.drain(..from);
         }
-        #[expect(clippy::cast_precision_loss, reason = "only its order matters")]
-        let bytes = self.output_bytes as f64;
-        let done = if self.is_reported { self.last.unwrap_or(0.0).next_up() } else { bytes };
+        let done = if self.is_reported { self.last.unwrap_or(0.0).next_up() } else { bytes(self.output_bytes) };
         self.waiting = Some(Update { done, total, message });
         self.due.get_or_insert(now + OUTPUT_PAUSE);
+    }
+
+    /// The tool reported progress, on a stream before this one.
+    pub(super) fn was_reported(&mut self, done: f64) {
+        self.is_reported = true;
+        self.was_sent(done);
+    }
+
+    /// The tool sent output, on a stream before this one.
+    pub(super) fn was_said(&mut self, text: &str) {
+        self.output_bytes += text.len() as u64;
+        self.was_sent(if self.is_reported { self.last.unwrap_or(0.0).next_up() } else { bytes(self.output_bytes) });
+    }
+
+    fn was_sent(&mut self, done: f64) {
+        if done.is_finite() && self.last.is_none_or(|last| done > last) {
+            self.last = Some(done);
+        }
     }
 
     /// When a notification is due.
@@ -127,6 +143,12 @@ impl Progress {
         }
         self.left > 0
     }
+}
+
+fn bytes(output: u64) -> f64 {
+    #[expect(clippy::cast_precision_loss, reason = "only its order matters")]
+    let bytes = output as f64;
+    bytes
 }
 
 /// A whole number without a fraction, as clients write it.
@@ -179,6 +201,21 @@ mod tests {
         progress.say(&"ä".repeat(OUTPUT_MAX), now);
         let message = of(&progress.end().expect("it is waiting"))["message"].as_str().expect("a text").to_owned();
         assert!(message.len() <= OUTPUT_MAX && message.starts_with('ä'));
+    }
+
+    #[test]
+    fn numbers_go_on_after_a_resumed_stream() {
+        let now = Instant::now();
+        let mut resumed = progress(now);
+        resumed.was_said(&"x".repeat(5000));
+        resumed.say("more", now);
+        assert_eq!(of(&resumed.end().expect("it is waiting"))["progress"], 5004);
+        let mut resumed = progress(now);
+        resumed.was_reported(50.0);
+        assert!(resumed.report(50.0, None, "", now).is_none(), "it was sent before");
+        resumed.was_said("said");
+        resumed.say("more", now);
+        assert!(of(&resumed.end().expect("it is waiting"))["progress"].as_f64().is_some_and(|done| done > 50.0));
     }
 
     #[test]

@@ -7,9 +7,11 @@ use run::{Call, CallId, CallState, Run, RunId};
 use serde_json::{Map, Value, json};
 
 use super::client::Client;
-use super::message::{INVALID_PARAMS, RpcError};
+use super::message::RpcError;
+use crate::admission::error::RequestError;
 use crate::api::{Api, ApiError};
 use crate::auth::callers::Role;
+use crate::offload;
 
 /// An open call, and the question that its client is asked.
 #[derive(Debug)]
@@ -28,6 +30,11 @@ impl Open {
 
     pub(super) fn params(&self) -> Value {
         self.question.params()
+    }
+
+    /// Whether a running tool asks it.
+    pub(super) fn is_of_tool(&self) -> bool {
+        self.question.is_of_tool()
     }
 }
 
@@ -101,12 +108,7 @@ pub(super) async fn answer(
     replies: &mut Map<String, Value>,
 ) -> Result<bool, RpcError> {
     let (mut outputs, mut decisions) = (Vec::new(), Vec::new());
-    for Open { call, key, question } in open {
-        let Some(given) = replies.get(key) else { continue };
-        let reply = question.reply(given);
-        let reply =
-            reply.map_err(|wrong| RpcError::new(INVALID_PARAMS, format!("the answer to {key}: {}", wrong.0)))?;
-        replies.remove(key);
+    for (call, reply) in read(open, replies).await? {
         let call_id = call.to_string();
         let decide = |decision| v1::CallDecision { call_id: call.to_string(), decision: Some(decision) };
         match reply {
@@ -134,6 +136,24 @@ pub(super) async fn answer(
         unless_settled(Box::pin(api.decide_calls(request)).await.map(|_| ()))?;
     }
     Ok(is_any)
+}
+
+/// Takes the replies to open calls, and reads them.
+async fn read<'a>(
+    open: &'a [Open],
+    replies: &mut Map<String, Value>,
+) -> Result<Vec<(&'a CallId, Reply)>, RequestError> {
+    let given: Vec<_> = open.iter().filter_map(|open| Some((open, replies.remove(&open.key)?))).collect();
+    let is_quick = given.is_empty();
+    // Each reply compiles a schema.
+    let read = || {
+        let read = given.into_iter().map(|(Open { call, question, .. }, given)| {
+            let invalid = |violations| RequestError::AnswerInvalid { call: call.clone(), violations };
+            Ok((call, question.reply(given).map_err(invalid)?))
+        });
+        read.collect()
+    };
+    offload::run_unless(is_quick, read).await
 }
 
 /// A call that was answered, decided or ended in the meantime needs no reply any more.

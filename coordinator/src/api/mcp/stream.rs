@@ -1,42 +1,15 @@
 //! The stream of a call: its notifications, questions and answer as server-sent events.
 
-use std::sync::Arc;
-
 use axum::response::Response;
 use bytes::Bytes;
 use futures::StreamExt as _;
-use run::RunId;
-use serde_json::value::RawValue;
 
-use super::Shared;
-use super::client::Client;
 use super::follow::{Following, Step};
 use super::resume::Place;
-use crate::api::Api;
 use crate::api::http::sse;
 
 /// When a client reconnects after its stream broke off.
 const RETRY_MS: u64 = 1000;
-
-/// A call of a session that is in progress here, so that it can be cancelled.
-pub(super) struct UnderWay(Option<(Arc<Shared>, (String, String))>);
-
-impl UnderWay {
-    pub(super) fn begin(api: &Api, client: &Client, id: &RawValue, run: RunId) -> Self {
-        let Some(session) = client.session.clone() else { return Self(None) };
-        let key = (session, id.get().to_owned());
-        api.mcp.calls().insert(key.clone(), run);
-        Self(Some((Arc::clone(&api.mcp), key)))
-    }
-}
-
-impl Drop for UnderWay {
-    fn drop(&mut self) {
-        if let Some((shared, key)) = self.0.take() {
-            shared.calls().remove(&key);
-        }
-    }
-}
 
 /// A stream while it is sent.
 struct Streaming {
@@ -100,7 +73,7 @@ impl Streaming {
     fn event_id(&self) -> String {
         let Following { run, id, last, reported, progress, .. } = &self.following;
         let progress_token = progress.as_ref().map(|progress| progress.token().to_owned());
-        Place { run: *run, id: id.clone(), progress_token, after: last.or(*reported) }.event_id()
+        Place { run: *run, id: id.clone(), progress_token, after: *last.max(reported) }.event_id()
     }
 }
 

@@ -88,6 +88,11 @@ pub(super) async fn reported(api: &Api, client: &Client, id: &str) -> Option<Str
     state(api, client, &run).await.ok()
 }
 
+/// Whether this is the last state of a task.
+pub(super) fn has_ended(state: &Value) -> bool {
+    ["completed", "failed", "cancelled"].iter().any(|ended| state["status"] == *ended)
+}
+
 /// The state of a task, as the members of a result.
 pub(super) async fn state(api: &Api, client: &Client, run: &Run) -> Result<String, RpcError> {
     let created = run.opened_at().unwrap_or_else(|| run.id().created_at());

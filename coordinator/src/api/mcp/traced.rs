@@ -1,13 +1,15 @@
 //! The span of a request, below the context that the client sent with it.
 
-use telemetry::trace::{self, Kind, Moment, Span};
+use telemetry::trace::{self, Kind, Moment, Span, SpanContext};
 
 use super::message::Request;
 
-/// A request that is traced.
+/// A request that is traced. Its span ends when this is dropped.
 #[derive(Debug)]
 pub(super) struct Traced {
-    span: Span,
+    /// Until the span has ended.
+    span: Option<Span>,
+    context: SpanContext,
     began: Moment,
 }
 
@@ -30,20 +32,24 @@ impl Traced {
             .text("gen_ai.tool.name", tool)
             .text("gen_ai.operation.name", "execute_tool")
             .text("network.transport", "tcp");
-        Some(Self { span, began })
+        Some(Self { context: span.context(), span: Some(span), began })
     }
 
     /// The parent of what the request causes.
-    pub(super) fn traceparent(&self) -> String {
-        self.span.context().traceparent()
+    pub(super) fn context(&self) -> SpanContext {
+        self.context
     }
 
-    pub(super) fn end(self, error: Option<&str>) {
-        let Self { span, began } = self;
-        let span = match error {
-            Some(error) => span.failed(error),
-            None => span,
-        };
-        span.end(began.later());
+    /// The request has failed, for a reason of one word.
+    pub(super) fn fail(&mut self, error: &str) {
+        self.span = self.span.take().map(|span| span.failed(error));
+    }
+}
+
+impl Drop for Traced {
+    fn drop(&mut self) {
+        if let Some(span) = self.span.take() {
+            span.end(self.began.later());
+        }
     }
 }

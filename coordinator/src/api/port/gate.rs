@@ -106,7 +106,7 @@ where
             }
             Err(error) => {
                 let mut response = Problem::from(error).into_response().map(Body::new);
-                let challenge = challenge(request.uri().path(), request.headers(), self.is_tls);
+                let challenge = challenge(request.uri(), request.headers(), self.is_tls);
                 if let Some(challenge) = challenge.filter(|_| response.status() == StatusCode::UNAUTHORIZED) {
                     response.headers_mut().insert(header::WWW_AUTHENTICATE, challenge);
                 }

@@ -10,7 +10,7 @@ use std::task::{Context, Poll};
 use axum::response::IntoResponse as _;
 use futures::future::Either;
 use http::header::{HOST, ORIGIN};
-use http::{Request, Response};
+use http::{HeaderMap, Request, Response, Uri};
 use proto::Reason;
 use telemetry::hosts::Hosts;
 use tonic::body::Body;
@@ -57,10 +57,16 @@ where
     }
 }
 
+/// The host that a client names: in the address over HTTP/2, and otherwise in a header.
+pub(in crate::api) fn host(uri: &Uri, headers: &HeaderMap) -> Option<String> {
+    let header = || Some(String::from_utf8_lossy(headers.get(HOST)?.as_bytes()).into_owned());
+    uri.authority().map(|host| host.as_str().to_owned()).or_else(header)
+}
+
 /// Why the request is rejected; `None` if it is served.
 fn objection<B>(request: &Request<B>, hosts: &Hosts) -> Option<String> {
     let header = |name| request.headers().get(name).map(|value| String::from_utf8_lossy(value.as_bytes()));
-    let host = request.uri().authority().map(|host| host.as_str().into()).or_else(|| header(HOST)).unwrap_or_default();
+    let host = host(request.uri(), request.headers()).unwrap_or_default();
     let origin = header(ORIGIN);
     if let Some(origin) = &origin
         && origin.split_once("://").is_none_or(|(_, authority)| authority != host)

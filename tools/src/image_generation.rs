@@ -240,7 +240,8 @@ impl Tool for ImageGeneration {
         let Image { format, bytes } = self.image(&answered)?;
         let mut summary = json!({ "media_type": format.media_type(), "size_bytes": bytes.len() });
         let Answered { revised_prompt, size, quality, background, usage, .. } = answered;
-        let told = [("revised_prompt", revised_prompt), ("size", size), ("quality", quality), ("background", background)];
+        let told =
+            [("revised_prompt", revised_prompt), ("size", size), ("quality", quality), ("background", background)];
         for (name, value) in told.into_iter().filter_map(|(name, value)| Some((name, value?))) {
             summary[name] = value.into();
         }

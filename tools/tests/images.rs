@@ -25,9 +25,7 @@ async fn images(headers: HeaderMap, Json(asked): Json<Value>) -> axum::response:
     assert_eq!(headers.get("authorization").unwrap(), "Bearer sesame");
     assert_eq!((&asked["model"], &asked["stream"]), (&json!("painter-1"), &json!(true)));
     let image = |bytes| BASE64_STANDARD.encode(png(bytes));
-    let partial = |index: u32, bytes| {
-        json!({ "type": "image_generation.partial_image", "partial_image_index": index, "b64_json": image(bytes) })
-    };
+    let partial = |index: u32, bytes| json!({ "type": "image_generation.partial_image", "partial_image_index": index, "b64_json": image(bytes) });
     let completed = json!({ "type": "image_generation.completed", "b64_json": image(100), "size": asked["size"],
         "quality": "high", "usage": { "total_tokens": 9 } });
     let events = match asked["prompt"].as_str().unwrap() {

@@ -40,7 +40,10 @@ pub(crate) fn is_large(parts: &[Content]) -> bool {
 
 impl Objects {
     /// `put` stores a piece, which has `piece_bytes` unless it is the last.
-    pub(crate) fn new(piece_bytes: usize, put: impl Fn(ObjectId, u64, Bytes) -> Putting + Send + Sync + 'static) -> Self {
+    pub(crate) fn new(
+        piece_bytes: usize,
+        put: impl Fn(ObjectId, u64, Bytes) -> Putting + Send + Sync + 'static,
+    ) -> Self {
         Self { piece_bytes, put: Box::new(put) }
     }
 
@@ -85,7 +88,8 @@ impl Objects {
         let id = ObjectId::Result { run, call, pool, nonce: Nonce(rand::random()) };
         let stored = in_time(self.store(id, part, limit::PREVIEW_BYTES_MAX)).await;
         stored.map_err(|why| {
-            CallError::new(ErrorKind::ToolFailed, format!("a part of the result could not be stored: {why}")).retryable()
+            CallError::new(ErrorKind::ToolFailed, format!("a part of the result could not be stored: {why}"))
+                .retryable()
         })
     }
 

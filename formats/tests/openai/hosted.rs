@@ -67,7 +67,10 @@ fn object(media_type: &str) -> (Content, String) {
 }
 
 fn search() -> (Vec<Content>, Value) {
-    let page = |index: u64| json!({ "index": index, "title": format!("Page {index}"), "url": format!("https://x.example/{index}"), "snippet": "…" });
+    let page = |index: u64| {
+        let url = format!("https://x.example/{index}");
+        json!({ "index": index, "title": format!("Page {index}"), "url": url, "snippet": "…" })
+    };
     let found = json!({ "query": "moon", "results": [page(1), page(2)] });
     (vec![json_part(&found), Content::Text("Ü: so it is [2], and so [1].".to_owned())], found)
 }
@@ -75,7 +78,8 @@ fn search() -> (Vec<Content>, Value) {
 #[test]
 fn code_is_shown_with_its_logs_and_images() {
     let logs = |channel, text: &str| (channel, Content::Text(text.to_owned()));
-    let summary = json!({ "logs": "one\n", "exit_code": 3, "files": [{ "name": "a.png", "size": 3 }, { "name": "b.csv", "size": 2 }] });
+    let files = json!([{ "name": "a.png", "size": 3 }, { "name": "b.csv", "size": 2 }]);
+    let summary = json!({ "logs": "one\n", "exit_code": 3, "files": files });
     let (stored, path) = object("image/jpeg");
     let result = vec![json_part(&summary), data("image/png", b"png"), data("text/csv", b"a,"), stored];
     let call = tool("code_interpreter", &json!({ "code": "print('one')" }), repeatable("a"));
@@ -149,9 +153,13 @@ fn an_answer_about_files_cites_each_file_once() {
     let call = tool("file_search", &json!({ "query": "moon", "final": true }), last_word(repeatable("a")));
     let items = output(&told([ends(0, result)], call));
     assert_eq!((&items[0]["queries"], &items[0]["results"]), (&json!(["moon"]), &found["results"]));
-    let cites = |index: u32, id: &str| json!({ "type": "file_citation", "index": index, "file_id": id, "filename": format!("{id}.md") });
-    let content = json!([{ "type": "output_text", "text": "It is so.", "annotations": [cites(0, "f1"), cites(1, "f2")], "logprobs": [] }]);
-    assert_eq!(items[1]["content"], content);
+    let cites = |index: u32, id: &str| {
+        let name = format!("{id}.md");
+        json!({ "type": "file_citation", "index": index, "file_id": id, "filename": name })
+    };
+    let cited = [cites(0, "f1"), cites(1, "f2")];
+    let content = json!({ "type": "output_text", "text": "It is so.", "annotations": cited, "logprobs": [] });
+    assert_eq!(items[1]["content"], json!([content]));
 }
 
 #[test]

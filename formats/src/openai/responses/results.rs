@@ -198,10 +198,10 @@ fn url_citations(text: &str, found: &[Value]) -> Vec<Value> {
         for (at, _) in text.match_indices(&mark) {
             let start = text[..at].chars().count();
             let title = page["title"].as_str().unwrap_or(url);
-            citations.push((
-                start,
-                json!({ "type": "url_citation", "start_index": start, "end_index": start + mark.len(), "url": url, "title": title }),
-            ));
+            let end = start + mark.len();
+            let citation =
+                json!({ "type": "url_citation", "start_index": start, "end_index": end, "url": url, "title": title });
+            citations.push((start, citation));
             if citations.len() == ANNOTATIONS_MAX {
                 break;
             }
@@ -220,6 +220,9 @@ fn file_citations(found: &[Value]) -> Vec<Value> {
             files.push((id, passage["filename"].as_str().unwrap_or_default()));
         }
     }
-    let citation = |(index, (id, name)): (usize, &(&str, &str))| json!({ "type": "file_citation", "index": index, "file_id": id, "filename": name });
+    let citation = |(index, (id, name)): (usize, &(&str, &str))| {
+        let (kind, id, name) = ("file_citation", *id, *name);
+        json!({ "type": kind, "index": index, "file_id": id, "filename": name })
+    };
     files.iter().enumerate().map(citation).collect()
 }

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use super::backends::until_cancelled;
 use super::scope;
-use toolyard_tool::{About, Context, Output, Permission, Tool, ToolError};
+use toolyard_tool::{About, Context, Output, PARTIAL_IMAGE, Permission, Tool, ToolError};
 
 /// Characters of a prompt, as the API has it.
 const PROMPT_MAX: u32 = 32_000;
@@ -20,8 +20,6 @@ const PARTIAL_IMAGES_MAX: u32 = 3;
 /// Bytes of a partial image that is sent as output, because output stays in the log. Of a larger one only the progress
 /// is reported.
 const PARTIAL_BYTES_MAX: usize = 4 * 1024 * 1024;
-/// The channel of the bytes of partial images.
-const PARTIAL_IMAGE: &str = "partial_image";
 /// How long an image may take. A call is not idle while its backend draws.
 const TIME_MAX: Duration = Duration::from_secs(600);
 
@@ -217,7 +215,7 @@ async fn send_partial(context: &Context, index: u32, image: &Image) -> Result<()
         return Ok(());
     }
     let announced = json!({ "index": index, "media_type": format.media_type(), "size_bytes": bytes.len() });
-    context.json(&json!({ PARTIAL_IMAGE: announced })).await?;
+    context.json_on(PARTIAL_IMAGE, &json!({ "partial_image": announced })).await?;
     for piece in bytes.chunks(limit::CHUNK_BYTES_MAX) {
         context.data_on(PARTIAL_IMAGE, format.media_type(), piece.to_vec()).await?;
     }

@@ -25,7 +25,10 @@ async fn images(headers: HeaderMap, Json(asked): Json<Value>) -> axum::response:
     assert_eq!(headers.get("authorization").unwrap(), "Bearer sesame");
     assert_eq!((&asked["model"], &asked["stream"]), (&json!("painter-1"), &json!(true)));
     let image = |bytes| BASE64_STANDARD.encode(png(bytes));
-    let partial = |index: u32, bytes| json!({ "type": "image_generation.partial_image", "partial_image_index": index, "b64_json": image(bytes) });
+    let partial = |index: u32, bytes| {
+        let kind = "image_generation.partial_image";
+        json!({ "type": kind, "partial_image_index": index, "b64_json": image(bytes) })
+    };
     let completed = json!({ "type": "image_generation.completed", "b64_json": image(100), "size": asked["size"],
         "quality": "high", "usage": { "total_tokens": 9 } });
     let events = match asked["prompt"].as_str().unwrap() {
@@ -94,7 +97,9 @@ async fn partial_images_and_progress_come_while_the_image_is_generated() {
     let mut partial: Vec<(Value, Vec<u8>)> = Vec::new();
     for chunk in &called.output {
         match chunk {
-            Chunk::Content { content: content @ Content::Json(_), .. } => partial.push((json_of(content), Vec::new())),
+            Chunk::Content { channel, content: content @ Content::Json(_) } if channel == "partial_image" => {
+                partial.push((json_of(content), Vec::new()))
+            }
             Chunk::Content { channel, content: Content::Data { media_type, data } } => {
                 assert_eq!((channel.as_str(), media_type.as_str()), ("partial_image", "image/png"));
                 partial.last_mut().unwrap().1.extend_from_slice(data);

@@ -166,7 +166,7 @@ fn an_answer_about_files_cites_each_file_once() {
 fn partial_images_are_shown_when_they_are_complete() {
     let announced = |index: u32, bytes: usize| {
         let image = json!({ "index": index, "media_type": "image/webp", "size_bytes": bytes });
-        ("", json_part(&json!({ "partial_image": image })))
+        ("partial_image", json_part(&json!({ "partial_image": image })))
     };
     let piece = |bytes| ("partial_image", data("image/webp", bytes));
     let large = 64 << 20;

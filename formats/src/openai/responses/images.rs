@@ -2,14 +2,13 @@
 
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
+use proto::names::PARTIAL_IMAGE;
 use proto::v1;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
 /// Bytes of a partial image that are collected; a larger one is not shown.
 const PARTIAL_BYTES_MAX: usize = 4 * 1024 * 1024;
-/// The channel of the pieces of announced images.
-const PARTIAL_IMAGE: &str = "partial_image";
 
 /// The partial images of a call.
 #[derive(Debug, Default)]
@@ -39,7 +38,7 @@ impl PartialImages {
     /// Returns whether the piece belongs to an image.
     pub(super) fn take(&mut self, channel: &str, content: &v1::Content, emit: impl FnOnce(Value)) -> bool {
         match &content.body {
-            Some(v1::content::Body::Json(json)) => {
+            Some(v1::content::Body::Json(json)) if channel == PARTIAL_IMAGE => {
                 let Ok(Announcement { partial_image }) = serde_json::from_str(json) else { return false };
                 self.withdraw();
                 self.announced = Some(partial_image).filter(|image| image.size_bytes <= PARTIAL_BYTES_MAX);
@@ -60,9 +59,13 @@ impl PartialImages {
                 self.next = self.next.saturating_add(1);
                 true
             }
-            Some(v1::content::Body::Data(_) | v1::content::Body::Text(_) | v1::content::Body::Object(_)) | None => {
-                false
-            }
+            Some(
+                v1::content::Body::Data(_)
+                | v1::content::Body::Text(_)
+                | v1::content::Body::Json(_)
+                | v1::content::Body::Object(_),
+            )
+            | None => false,
         }
     }
 

@@ -1,5 +1,6 @@
 //! Folds a run's ordered output into the streams of its responses.
 
+use proto::names::PARTIAL_IMAGE;
 use proto::v1;
 use proto::v1::run_event::Event as Told;
 use run::{Run, RunId};
@@ -351,7 +352,7 @@ impl Stream {
         {
             return;
         }
-        let Some((is_stderr, text)) = text_of(output) else {
+        let Some((is_stderr, text)) = text_of(output).filter(|_| output.channel != PARTIAL_IMAGE) else {
             if let Some(v1::call_output::Piece::Progress(progress)) = &output.piece {
                 let data = json!({ "done": progress.done, "total": progress.total, "message": progress.message });
                 self.aside("toolyard:tool_progress", &output.call_id, data, part);

@@ -205,7 +205,15 @@ impl Context {
     /// # Errors
     /// As [`Self::text`], and when the value does not serialize or is too large.
     pub async fn json(&self, value: &impl Serialize) -> Result<(), ToolError> {
-        self.say("", Content::Json(serde_json::to_string(value)?)).await
+        self.json_on("", value).await
+    }
+
+    /// As [`Self::json`], on a channel of its own.
+    ///
+    /// # Errors
+    /// As [`Self::json`].
+    pub async fn json_on(&self, channel: &str, value: &impl Serialize) -> Result<(), ToolError> {
+        self.say(channel, Content::Json(serde_json::to_string(value)?)).await
     }
 
     /// Sends at most 64 KiB of bytes.

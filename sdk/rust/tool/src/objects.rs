@@ -41,8 +41,8 @@ pub struct StoredPart {
 }
 
 impl Context {
-    /// Whether the run is stored. If not (`store: false` in its request), nothing of it is kept after its end, so a tool
-    /// should leave nothing of the call elsewhere either.
+    /// Whether the run is stored. If not (`store: false` in its request), nothing of it is kept after its end, so a
+    /// tool should leave nothing of the call elsewhere either.
     #[must_use]
     pub fn is_stored(&self) -> bool {
         self.execution.is_stored

@@ -19,8 +19,8 @@ pub(crate) struct OriginArgs {
     /// The file, or the folder of files, of programs to host as tools (TOML or JSON; docs/howto/program-tools.md)
     #[arg(long, env = "TOOLYARD_PROGRAMS", value_name = "PATH")]
     programs: Option<PathBuf>,
-    /// The file of backends for web_search, file_search and code_interpreter, each hosted if it is there
-    /// (docs/howto/backends.md)
+    /// The file of backends for web_search, file_search, image_generation and code_interpreter, each hosted if it is
+    /// there (docs/howto/backends.md)
     #[arg(long, env = "TOOLYARD_BACKENDS", value_name = "FILE")]
     backends: Option<PathBuf>,
 }

@@ -34,6 +34,11 @@ pub const WEBHOOKS_SUBJECTS: &str = "ty.notice.>";
 pub const SCHEDULE_ID: &str = "toolyard.schedule_id";
 /// Metadata of the calls of a scheduled run: the time that fired, as RFC 3339.
 pub const FIRE_TIME: &str = "toolyard.fire_time";
+/// Key in a call's metadata for the name that the client used, if that is an alias of another tool.
+pub const CALLED_AS: &str = "toolyard.called_as";
+/// The channel of a call's output with unfinished images: announcements as JSON, and pieces of their bytes. The result
+/// replaces them, so output that is gathered for a model leaves them out.
+pub const PARTIAL_IMAGE: &str = "partial_image";
 /// The number of shards of all runs. It is fixed for the life of a log, because run ids contain their shard.
 pub const SHARDS: u8 = 16;
 

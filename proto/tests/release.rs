@@ -16,7 +16,7 @@ use run::{
     Permission, Policy, PoolId, Progress, ResultUse, RetryOn, Route, Rules, RunId, RunOpened, Shard, StopStage,
     Timestamp, Verdict, Violation, WithoutWorker,
 };
-use toolyard_proto::convert::log::{decode, decode_job, encode};
+use toolyard_proto::convert::log::{Dispatch, decode, decode_job, encode};
 use toolyard_proto::convert::object::{ChunkReply, ChunkRequest, Upload};
 use toolyard_proto::convert::snapshot::{OwedErasure, Snapshot};
 use toolyard_proto::convert::worker::{
@@ -336,7 +336,9 @@ fn snapshot_with_erasures() -> Snapshot {
 
 /// Every kind of message, as this release encodes it.
 fn all() -> BTreeMap<&'static str, Bytes> {
-    let log = entries().into_iter().map(|(name, events)| (name, encode(&events, Some(&spec()))));
+    let log = entries()
+        .into_iter()
+        .map(|(name, events)| (name, encode(&events, Some(Dispatch { spec: &spec(), is_stored: true }))));
     let others = [
         ("advertisement", worker::encode_advertisement([manifest()].iter()).1),
         ("heartbeat", heartbeat().encode()),
@@ -380,14 +382,12 @@ fn entries_of_earlier_releases_mean_what_they_meant() {
             let entry = decode(&subject, bytes.clone(), 1, Timestamp(2)).expect(name);
             assert_eq!(entry.events, events, "{name} of {release}");
             if let SubjectKind::Job { .. } = &subject.place {
-                assert_eq!(
-                    *decode_job(&subject, bytes.clone(), Timestamp(u64::MAX))
-                        .expect(name)
-                        .expect("a job without a moment")
-                        .spec,
-                    spec(),
-                    "{name} of {release}"
-                );
+                let job = decode_job(&subject, bytes.clone(), Timestamp(u64::MAX)).expect(name);
+                let job = job.expect("a job without a moment");
+                assert_eq!(*job.spec, spec(), "{name} of {release}");
+                // A release that does not say whether the run is stored means that it is.
+                let is_erased = |event: &Event| matches!(event, Event::RunOpened(opened) if opened.erasure.is_some());
+                assert_eq!(job.is_stored, !events.iter().any(is_erased), "{name} of {release}");
             }
         }
     }

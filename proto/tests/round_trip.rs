@@ -310,10 +310,13 @@ proptest! {
     }
 
     #[test]
-    fn a_job_holds_its_call_whether_it_opens_the_run_or_not(spec in spec(), opens: bool) {
+    fn a_job_holds_its_call_whether_it_opens_the_run_or_not(spec in spec(), opens: bool, is_stored: bool) {
         let dispatched = Event::CallDispatched { call: CallIndex(0), pool: pool() };
-        let opened = Event::RunOpened(RunOpened { deadline: Timestamp(9), calls: vec![Arc::clone(&spec)], ..RunOpened::default() });
-        let (events, job) = if opens { (vec![opened, dispatched], None) } else { (vec![dispatched], Some(&*spec)) };
+        let erasure = (!is_stored).then_some(run::Erasure { after: Duration::from_secs(60), request: None });
+        let calls = vec![Arc::clone(&spec)];
+        let opened = Event::RunOpened(RunOpened { deadline: Timestamp(9), calls, erasure, ..RunOpened::default() });
+        let job = (!opens).then_some(log::Dispatch { spec: &spec, is_stored });
+        let events = if opens { vec![opened, dispatched] } else { vec![dispatched] };
         let subject = Subject { run: run_id(), place: SubjectKind::of(&events).expect("a place") };
         let Route::Pool { pool: routed, .. } = &spec.route else {
             prop_assert!(log::decode_job(&subject, log::encode(&events, job), Timestamp(1)).is_err());
@@ -321,7 +324,7 @@ proptest! {
         };
         prop_assert_eq!(routed, &pool());
         let decoded = log::decode_job(&subject, log::encode(&events, job), Timestamp(1)).expect("a job").expect("in time");
-        prop_assert_eq!(&decoded.spec, &spec);
+        prop_assert_eq!((&decoded.spec, decoded.is_stored), (&spec, is_stored));
         prop_assert_eq!((decoded.run, decoded.call, decoded.pool), (run_id(), CallIndex(0), pool()));
         // A job that was stored too late must not be executed.
         let until = |at: u64| log::decode_job(&subject, log::encode_as(7, Some(Timestamp(9)), &events, job), Timestamp(at));
@@ -331,7 +334,8 @@ proptest! {
     #[test]
     fn an_entry_stops_nobody(events in prop_oneof![by_coordinators(), by_workers()], spec in spec()) {
         // A client that may pull a pool's jobs can have the broker deliver them to any subject that is read.
-        prop_assert!(Stop::decode(log::encode(&events, Some(&spec))).is_err());
+        let job = log::Dispatch { spec: &spec, is_stored: true };
+        prop_assert!(Stop::decode(log::encode(&events, Some(job))).is_err());
     }
 
     #[test]

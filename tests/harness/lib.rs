@@ -2,6 +2,7 @@
 
 pub mod acceptance;
 mod admin;
+pub mod backends;
 mod bucket;
 mod callers;
 mod certificates;

@@ -348,7 +348,8 @@ async fn an_index_is_rebuilt_from_many_entries() {
     for number in 0..runs {
         let shard = run::Shard(u8::try_from(number % 16).expect("less than 16"));
         for (subject, events, job) in finished(RunId::new(shard, uuid::Uuid::now_v7())) {
-            let payload = proto::convert::log::encode(&events, job.as_deref());
+            let job = job.as_deref().map(|spec| proto::convert::log::Dispatch { spec, is_stored: true });
+            let payload = proto::convert::log::encode(&events, job);
             nats.publish(subject.to_string(), payload).await.expect("it is sent");
         }
         if number % 1000 == 999 {

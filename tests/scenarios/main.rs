@@ -9,6 +9,7 @@ mod admin;
 mod alerts;
 mod approvals;
 mod attempts;
+mod backends;
 mod backup;
 mod bad_input;
 mod beside;

@@ -6,6 +6,8 @@ import shutil
 import subprocess
 import unittest
 
+from hosted import Hosted
+
 HERE = pathlib.Path(__file__).resolve().parent
 TARGET = HERE.parents[1] / os.environ.get("CARGO_TARGET_DIR", "target") / "sdk-node"
 
@@ -21,5 +23,6 @@ class Node(unittest.TestCase):
         if not installed.exists() or installed.read_bytes() != lock:
             subprocess.run(["npm", "ci", "--silent"], cwd=TARGET, check=True)
             installed.write_bytes(lock)
-        suite = subprocess.run(["node", "--test"], cwd=TARGET, capture_output=True, text=True)
+        with Hosted():
+            suite = subprocess.run(["node", "--test"], cwd=TARGET, capture_output=True, text=True)
         self.assertEqual(suite.returncode, 0, suite.stdout + suite.stderr)

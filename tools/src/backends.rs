@@ -9,13 +9,21 @@ use toolyard_tool::{Context, InvalidTool, Table, Tool as _, ToolError};
 
 use super::code::{CodeInterpreter, PythonSettings};
 use super::file_search::FileSearch;
+use super::image_generation::ImageGeneration;
 use super::web_search::WebSearch;
+
+/// How long a backend of images may be silent, unless set, in milliseconds: most send nothing while they draw.
+const IMAGE_IDLE_TIMEOUT_MS: u64 = 300_000;
+/// Bytes of an answer with an image, unless set.
+const IMAGE_RESPONSE_BYTES: u64 = 64 * 1024 * 1024;
 
 /// The backends of a file.
 #[derive(Debug)]
 pub struct Backends {
     services: Services,
     python: Option<PythonSettings>,
+    /// The model for images, if one is set.
+    image_model: Option<String>,
 }
 
 impl Backends {
@@ -36,7 +44,20 @@ impl Backends {
         for name in [WebSearch::NAME, FileSearch::NAME] {
             tables.extend(file.take(name)?.map(|table| (name, table)));
         }
-        Ok(Self { services: file.services(tables)?, python })
+        let mut image_model = None;
+        if let Some(mut table) = file.take(ImageGeneration::NAME)? {
+            image_model = match table.remove("model") {
+                None => None,
+                Some(Value::String(model)) => Some(model),
+                Some(other) => {
+                    return Err(file.wrong(ImageGeneration::NAME, format!("model is {other}: write a text")));
+                }
+            };
+            table.entry("idle_timeout_ms").or_insert_with(|| IMAGE_IDLE_TIMEOUT_MS.into());
+            table.entry("response_bytes_max").or_insert_with(|| IMAGE_RESPONSE_BYTES.into());
+            tables.push((ImageGeneration::NAME, table));
+        }
+        Ok(Self { services: file.services(tables)?, python, image_model })
     }
 
     /// The files of values that backends are given by reference. Other tools of the worker must not read them.
@@ -64,6 +85,9 @@ impl Backends {
         }
         if let Some(service) = self.services.take(FileSearch::NAME) {
             table = table.host(FileSearch::new(service))?;
+        }
+        if let Some(service) = self.services.take(ImageGeneration::NAME) {
+            table = table.host(ImageGeneration::new(service, self.image_model))?;
         }
         Ok(table)
     }

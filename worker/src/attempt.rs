@@ -15,7 +15,7 @@ use tokio::task::{JoinError, JoinHandle};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use toolyard_tool::runtime::{
-    Asker, Execution, Prepared, RecordStore, Source, Stop, Waits, completion, too_much_output,
+    Asker, Execution, ObjectSink, Prepared, RecordStore, Source, Stop, Waits, completion, too_much_output,
 };
 use toolyard_tool::{Left, Output, ToolError};
 
@@ -48,7 +48,7 @@ pub(crate) struct Attempt<'a> {
     /// Whether its end carries the result, for traces.
     pub(crate) tells_result: bool,
     /// The store for results that are too large for the log.
-    pub(crate) objects: &'a Objects,
+    pub(crate) objects: &'a Arc<Objects>,
     /// The source of the call's files.
     pub(crate) source: &'a Source,
     /// The way to the call's client.
@@ -195,6 +195,8 @@ where
         source: source.clone(),
         asker,
         records: records.clone(),
+        is_stored: job.is_stored,
+        objects: watched.is_none().then(|| sink(objects, job)),
     };
     let mut tool = ToolTask { handle: Some(prepared.spawn(tools, execution.into())), stop: stop_tool };
     let outcome = drive(&mut publisher, &mut tool, chunks, &signals, deadline).await;
@@ -213,14 +215,24 @@ where
     };
     let end = match outcome {
         // Its effect may have happened, completely or partly, so no other worker may start it again.
-        Some(AttemptOutcome::Returned) if !policy.repeatable => {
-            let interrupted = CallError::new(ErrorKind::Interrupted, INTERRUPTED);
-            store(&mut publisher, AttemptOutcome::Failed(interrupted), false).await
-        }
+        Some(AttemptOutcome::Returned) if !policy.repeatable => store(&mut publisher, interrupted(), false).await,
         Some(outcome) => conclude(&mut publisher, (job, id), outcome, (watched, tells), (objects, &signals)).await,
         None => End::Abandoned,
     };
     (end, lingering)
+}
+
+fn interrupted() -> AttemptOutcome {
+    AttemptOutcome::Failed(CallError::new(ErrorKind::Interrupted, INTERRUPTED))
+}
+
+/// Stores objects for the result of a job's call while its tool runs.
+fn sink(objects: &Arc<Objects>, job: &Job) -> ObjectSink {
+    let (objects, run, call, pool) = (Arc::clone(objects), job.run, job.call, job.pool.clone());
+    ObjectSink::new(move |media_type, data| {
+        let (objects, pool) = (Arc::clone(&objects), pool.clone());
+        Box::pin(async move { objects.store_one(run, call, pool, Content::Data { media_type, data }).await })
+    })
 }
 
 /// Stores the end of an attempt, as its hooks decided.

@@ -84,7 +84,7 @@ pub(crate) struct Core {
     pub(crate) counts: Counts,
     /// The worker takes no more jobs, because it shuts down or drains.
     pub(crate) stop: CancellationToken,
-    pub(crate) objects: Objects,
+    pub(crate) objects: Arc<Objects>,
     pub(crate) source: Source,
     pub(crate) records: RecordStore,
     /// The worker shuts down and cannot wait any longer.
@@ -127,10 +127,10 @@ pub(crate) async fn serve(
     counts.host(table.names());
     let leases = leases::Leases::new(client.clone(), counts.leases_lost.clone());
     let store = ::objects::Objects::new(&context, options.bucket.clone());
-    let objects = Objects::new(store.piece_bytes(), move |id, index, piece| {
+    let objects = Arc::new(Objects::new(store.piece_bytes(), move |id, index, piece| {
         let store = store.clone();
         Box::pin(async move { store.put(&id, index, piece).await })
-    });
+    }));
     let core = Rc::new(Core {
         client: client.clone(),
         context,

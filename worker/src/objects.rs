@@ -11,7 +11,7 @@ use futures::{StreamExt as _, TryStreamExt as _, stream};
 use proto::convert::log::Job;
 use proto::object;
 use ring::digest;
-use run::{CallError, Content, ErrorKind, Nonce, Object, ObjectId, limit};
+use run::{CallError, CallIndex, Content, ErrorKind, Nonce, Object, ObjectId, PoolId, RunId, limit};
 use toolyard_tool::runtime::{beginning, preview};
 
 /// Pieces of one object that may be unconfirmed.
@@ -30,7 +30,7 @@ type Putting = Pin<Box<dyn Future<Output = Result<(), StoreError>> + Send>>;
 /// Stores objects in pieces.
 pub(crate) struct Objects {
     piece_bytes: usize,
-    put: Box<dyn Fn(ObjectId, u64, Bytes) -> Putting>,
+    put: Box<dyn Fn(ObjectId, u64, Bytes) -> Putting + Send + Sync>,
 }
 
 /// Whether something of a result is to be stored beside the log.
@@ -40,7 +40,10 @@ pub(crate) fn is_large(parts: &[Content]) -> bool {
 
 impl Objects {
     /// `put` stores a piece, which has `piece_bytes` unless it is the last.
-    pub(crate) fn new(piece_bytes: usize, put: impl Fn(ObjectId, u64, Bytes) -> Putting + 'static) -> Self {
+    pub(crate) fn new(
+        piece_bytes: usize,
+        put: impl Fn(ObjectId, u64, Bytes) -> Putting + Send + Sync + 'static,
+    ) -> Self {
         Self { piece_bytes, put: Box::new(put) }
     }
 
@@ -61,20 +64,36 @@ impl Objects {
                 }
                 inline -= parts[index].size();
                 let part = std::mem::replace(&mut parts[index], Content::Text(String::new()));
-                parts[index] = Content::Object(Box::new(self.store(job, part, shown_max).await?));
+                let nonce = Nonce(rand::random());
+                let id = ObjectId::Result { run: job.run, call: job.call, pool: job.pool.clone(), nonce };
+                parts[index] = Content::Object(Box::new(self.store(id, part, shown_max).await?));
             }
             Ok::<_, StoreError>(())
         };
-        match tokio::time::timeout(PATIENCE, keeping).await {
-            Ok(Ok(())) => Ok(parts),
-            Ok(Err(error)) => Err(lost(&error.to_string())),
-            Err(_) => Err(lost(&format!("it takes longer than {} s", PATIENCE.as_secs()))),
-        }
+        in_time(keeping).await.map_err(|why| lost(&why))?;
+        Ok(parts)
     }
 
-    async fn store(&self, job: &Job, part: Content, shown_max: usize) -> Result<Object, StoreError> {
-        let nonce = Nonce(rand::random());
-        let id = ObjectId::Result { run: job.run, call: job.call, pool: job.pool.clone(), nonce };
+    /// Stores a part of a result before the tool has ended.
+    ///
+    /// # Errors
+    /// The call's error if it cannot be stored.
+    pub(crate) async fn store_one(
+        &self,
+        run: RunId,
+        call: CallIndex,
+        pool: PoolId,
+        part: Content,
+    ) -> Result<Object, CallError> {
+        let id = ObjectId::Result { run, call, pool, nonce: Nonce(rand::random()) };
+        let stored = in_time(self.store(id, part, limit::PREVIEW_BYTES_MAX)).await;
+        stored.map_err(|why| {
+            CallError::new(ErrorKind::ToolFailed, format!("a part of the result could not be stored: {why}"))
+                .retryable()
+        })
+    }
+
+    async fn store(&self, id: ObjectId, part: Content, shown_max: usize) -> Result<Object, StoreError> {
         let size = part.size();
         let (media_type, shown, data) = match part {
             Content::Text(text) => (object::TEXT.to_owned(), beginning(&text, shown_max).to_owned(), text.into()),
@@ -104,6 +123,14 @@ impl Objects {
     }
 }
 
+/// The result of storing objects, or why they could not be stored in time.
+async fn in_time<T>(storing: impl Future<Output = Result<T, StoreError>>) -> Result<T, String> {
+    match tokio::time::timeout(PATIENCE, storing).await {
+        Ok(stored) => stored.map_err(|error| error.to_string()),
+        Err(_) => Err(format!("it takes longer than {} s", PATIENCE.as_secs())),
+    }
+}
+
 fn lost(why: &str) -> CallError {
     let inline = limit::RESULT_BYTES_MAX;
     let message =
@@ -116,7 +143,7 @@ mod tests {
     use std::collections::BTreeMap;
     use std::sync::{Arc, Mutex};
 
-    use run::{CallIndex, CallSpec, Route, Timestamp};
+    use run::{CallSpec, Route, Timestamp};
 
     use super::*;
 
@@ -124,7 +151,7 @@ mod tests {
         let (id, tool) = ("call".parse().unwrap(), "big".parse().unwrap());
         let spec = CallSpec::new(id, tool, Bytes::new(), Route::Client, Timestamp(0));
         let (run, pool) = ("run_00_01890000000070008000000000000000".parse().unwrap(), "main".parse().unwrap());
-        Job { run, call: CallIndex(3), pool, spec: Arc::new(spec) }
+        Job { run, call: CallIndex(3), pool, spec: Arc::new(spec), is_stored: true }
     }
 
     const PIECE_BYTES: usize = 256 << 10;
@@ -177,6 +204,21 @@ mod tests {
             let kept = objects.keep(&job(), parts).await.expect("there is room");
             assert!(!is_large(&kept), "{count} of {bytes}");
         }
+    }
+
+    #[tokio::test]
+    async fn a_part_that_a_running_tool_stores_is_an_object_of_its_call_whatever_its_size() {
+        let (objects, stored) = store();
+        let job = job();
+        let part = Content::Data { media_type: "image/png".to_owned(), data: Bytes::from_static(b"png") };
+        let object = objects.store_one(job.run, job.call, job.pool.clone(), part.clone()).await.expect("there is room");
+        let ObjectId::Result { run, call, pool, .. } = &object.id else { panic!("{object:?}") };
+        assert_eq!((*run, *call, pool), (job.run, job.call, &job.pool));
+        assert_eq!((object.media_type.as_str(), object.size), ("image/png", 3));
+        assert_eq!(stored.lock().unwrap().get(&object::chunk(&object.id, 0)), Some(&Bytes::from_static(b"png")));
+        let full = Objects::new(PIECE_BYTES, |_, _, _| Box::pin(async { Err(StoreError::Full) }));
+        let error = full.store_one(job.run, job.call, job.pool, part).await.expect_err("there is no room");
+        assert_eq!((error.kind, error.retryable), (ErrorKind::ToolFailed, true));
     }
 
     #[tokio::test]

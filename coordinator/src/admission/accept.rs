@@ -7,6 +7,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use hooks::{Confirm, Confirmation};
 use proto::history;
+use proto::names::CALLED_AS;
 use run::{
     Approval, CallError, CallId, CallIndex, CallSpec, Concurrency, DefaultDecision, ErrorKind, Fields, File, PoolId,
     Route, Rules, TenantId, Timestamp, ToolName, Violation, WithoutWorker,
@@ -23,8 +24,6 @@ use crate::trace;
 
 /// Tool names that an "unknown tool" error lists: enough for any sensible set, and bounded for the others.
 const TOOLS_LISTED_MAX: usize = 64;
-/// Key in a call's metadata for the name that the client used, if that is an alias of another tool.
-const CALLED_AS: &str = "toolyard.called_as";
 
 /// A call of a request.
 #[derive(Debug, Clone)]

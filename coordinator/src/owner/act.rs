@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use owner::{Action, Append, JobLease};
+use proto::convert::log::Dispatch;
 use proto::history;
 use run::{AttemptId, CallSpec, CallState, Effect, Event, Run, RunId};
 
@@ -64,13 +65,15 @@ impl OwnerTask {
         let Append { run: id, effect, event, expected, hand_back } = append;
         let run = self.owner.run(id).map(|known| Arc::clone(&known.run));
         let job = run.as_ref().and_then(|run| job(run, effect, &event));
+        let is_stored = run.as_ref().is_none_or(|run| run.erasure().is_none());
         let decided = match effect {
             Effect::Decide { call } => run.map(|run| (run, call)),
             _ => None,
         };
         let (journal, signals) = (self.io.journal.clone(), self.io.signals.clone());
         self.effects.spawn(async move {
-            let appended = append_effect(&journal, id, event, job.as_deref(), expected).await;
+            let job = job.as_deref().map(|spec| Dispatch { spec, is_stored });
+            let appended = append_effect(&journal, id, event, job, expected).await;
             if let (Ok(_), Some(job)) = (&appended, hand_back) {
                 signals.hand_back(&job.pool, &job.lease).await;
             }
@@ -149,7 +152,7 @@ async fn append_effect(
     journal: &Journal,
     id: RunId,
     event: Event,
-    job: Option<&CallSpec>,
+    job: Option<Dispatch<'_>>,
     expected: u64,
 ) -> Result<u64, EffectError> {
     match journal.append(id, &[event], job, expected).await {

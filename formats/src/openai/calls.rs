@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 
 use crate::turns::{Answer, Part};
+use proto::names::CALLED_AS;
 use proto::v1;
 use run::{AfterPartialOutput, CallId, Route, Run, RunId};
 
@@ -39,6 +40,8 @@ pub(crate) struct Call {
     pub(crate) index: usize,
     pub(crate) id: String,
     pub(crate) tool: String,
+    /// The name that the client used, if that is an alias of the tool.
+    pub(crate) called_as: Option<String>,
     pub(crate) arguments: String,
     pub(crate) place: Place,
     /// The item type in the request, if it does not follow from the tool.
@@ -63,10 +66,10 @@ impl Call {
         !matches!(self.place, Place::Pool { may_restart: true, .. })
     }
 
-    /// The last part of the tool's name, after an optional namespace.
-    pub(crate) fn kind(&self) -> &str {
-        let name = self.tool.rsplit('.').next().unwrap_or(&self.tool);
-        name.rsplit("__").next().unwrap_or(name)
+    /// The names of the tool without their namespaces: the one that the client used, if that is an alias, and its own.
+    pub(crate) fn kinds(&self) -> impl Iterator<Item = &str> {
+        let names = self.called_as.as_deref().into_iter().chain([self.tool.as_str()]);
+        names.map(|name| name.rsplit('.').next().unwrap_or(name)).map(|name| name.rsplit("__").next().unwrap_or(name))
     }
 }
 
@@ -97,6 +100,7 @@ impl Calls {
         for call in opened.iter().filter(is_shown) {
             let index = self.all.len();
             let accepted = call.call_id.parse::<CallId>().ok().and_then(|id| run.find(&id));
+            let called_as = accepted.and_then(|call| call.spec().metadata.get(CALLED_AS).cloned());
             let (place, item, arguments) = match accepted.map(run::Call::spec) {
                 Some(spec) => {
                     // The arguments of a call that needs approval come with the approval request and may change with
@@ -110,7 +114,19 @@ impl Calls {
             self.by_id.insert(id.clone(), index);
             let (stage, said) = (Stage::Accepted, Said::default());
             let (hidden, is_question) = (call.hidden, !call.asked_by_call_id.is_empty());
-            self.all.push(Call { index, id, tool, arguments, place, item, hidden, is_question, stage, said });
+            self.all.push(Call {
+                index,
+                id,
+                tool,
+                called_as,
+                arguments,
+                place,
+                item,
+                hidden,
+                is_question,
+                stage,
+                said,
+            });
             added.push((index, call));
         }
         added

@@ -1,10 +1,12 @@
 //! OpenAI's Responses API: a [stream](Stream) of a run's parts, and its [requests](Asked).
 
 mod answers;
+mod images;
 mod input;
 mod items;
 mod message;
 mod part;
+mod results;
 mod stream;
 
 use std::fmt;

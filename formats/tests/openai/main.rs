@@ -2,6 +2,7 @@
 
 extern crate run as toolyard_run;
 
+mod hosted;
 mod mutated;
 mod properties;
 #[allow(dead_code, reason = "the run's own tests use all of it")]

@@ -24,17 +24,25 @@ use crate::subject::{Subject, SubjectKind};
 use crate::v1;
 use crate::wire::v1::{self as wire, event::Kind};
 
+/// What a dispatch contains, unless the same entry opens the run and so contains it already.
+#[derive(Debug, Clone, Copy)]
+pub struct Dispatch<'a> {
+    pub spec: &'a CallSpec,
+    /// Whether the run is stored, or nothing of it is kept after its end.
+    pub is_stored: bool,
+}
+
 /// Encodes events of one entry. A dispatch contains `job` unless the same entry opens the run, because the opening
 /// contains it already.
 #[must_use]
-pub fn encode(events: &[Event], job: Option<&CallSpec>) -> Bytes {
+pub fn encode(events: &[Event], job: Option<Dispatch<'_>>) -> Bytes {
     encode_as(0, None, events, job)
 }
 
 /// Like [`encode`], with a number by which the writer recognises the entry, and the last time at which the entry
 /// counts.
 #[must_use]
-pub fn encode_as(nonce: u64, not_after: Option<Timestamp>, events: &[Event], job: Option<&CallSpec>) -> Bytes {
+pub fn encode_as(nonce: u64, not_after: Option<Timestamp>, events: &[Event], job: Option<Dispatch<'_>>) -> Bytes {
     let attempt = events.iter().find_map(attempt_of).map(|attempt| attempt_out(*attempt));
     let events = events.iter().map(|event| wire::Event { kind: Some(event_out(event, job)) }).collect();
     let not_after_ms = not_after.map_or(0, |not_after| not_after.0);
@@ -64,6 +72,9 @@ pub struct Job {
     pub call: CallIndex,
     pub pool: PoolId,
     pub spec: Arc<CallSpec>,
+    /// Whether the run is stored, or nothing of it is kept after its end. Coordinators of older versions do not say it
+    /// of jobs of runs with several calls, which count as stored.
+    pub is_stored: bool,
 }
 
 /// Decodes a job from the message that dispatches a call. Returns `None` if the message was stored, at `at`, too late
@@ -81,16 +92,20 @@ pub fn decode_job(subject: &Subject, payload: Bytes, at: Timestamp) -> Result<Op
         return Ok(None);
     }
     let spec = entry.events.into_iter().find_map(|event| match event.kind {
-        Some(Kind::RunOpened(opened)) => opened.calls.into_iter().nth(call.as_usize()),
-        Some(Kind::CallDispatched(dispatched)) => dispatched.job,
+        Some(Kind::RunOpened(opened)) => {
+            let is_stored = opened.erase_after_ms == 0;
+            opened.calls.into_iter().nth(call.as_usize()).map(|spec| (spec, is_stored))
+        }
+        Some(Kind::CallDispatched(dispatched)) => dispatched.job.map(|spec| (spec, !dispatched.erased)),
         _ => None,
     });
-    let spec = spec_in(spec.ok_or(InvalidMessage::Missing("the call to execute"))?)?;
+    let (spec, is_stored) = spec.ok_or(InvalidMessage::Missing("the call to execute"))?;
+    let spec = spec_in(spec)?;
     // Without this check, a pool could have the broker deliver its jobs to another pool's subject.
     if !matches!(&spec.route, Route::Pool { pool: routed, .. } if routed == pool) {
         return Err(InvalidMessage::Misplaced { event: "job of another pool" });
     }
-    Ok(Some(Job { run: subject.run, call: *call, pool: pool.clone(), spec: Arc::new(spec) }))
+    Ok(Some(Job { run: subject.run, call: *call, pool: pool.clone(), spec: Arc::new(spec), is_stored }))
 }
 
 fn attempt_of(event: &Event) -> Option<&AttemptId> {
@@ -125,7 +140,7 @@ pub(super) fn attempt_in(wire: wire::Attempt, call: CallIndex) -> AttemptId {
     AttemptId { call, number: AttemptNumber(wire.number), nonce: Nonce(wire.nonce) }
 }
 
-fn event_out(event: &Event, job: Option<&CallSpec>) -> Kind {
+fn event_out(event: &Event, job: Option<Dispatch<'_>>) -> Kind {
     match event {
         Event::RunOpened(opened) => Kind::RunOpened(opened_out(opened)),
         Event::CallsAppended { calls } => Kind::CallsAppended(wire::CallsAppended { calls: specs_out(calls) }),
@@ -137,7 +152,10 @@ fn event_out(event: &Event, job: Option<&CallSpec>) -> Kind {
         Event::RunExpired { without_worker } => Kind::RunExpired(wire::RunExpired {
             without_worker: without_worker.iter().map(|call| u32::from(call.0)).collect(),
         }),
-        Event::CallDispatched { .. } => Kind::CallDispatched(wire::CallDispatched { job: job.map(spec_out) }),
+        Event::CallDispatched { .. } => Kind::CallDispatched(wire::CallDispatched {
+            job: job.map(|job| spec_out(job.spec)),
+            erased: job.is_some_and(|job| !job.is_stored),
+        }),
         Event::CallCancelRequested { reason, .. } => {
             Kind::CallCancelRequested(wire::CallCancelRequested { reason: reason.clone() })
         }

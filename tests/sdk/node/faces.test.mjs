@@ -49,6 +49,31 @@ test("the accumulating stream knows every event, from the beginning and from wit
   await client.responses.cancel(final.id);
 });
 
+test("calls of tools with backends are read with the items and events of their own types", async () => {
+  const input = [
+    call("web", "web_search", { query: "moon" }),
+    call("files", "file_search", { query: "moon" }),
+    call("code", "code_interpreter", { code: "print('one')" }),
+    call("image", "image_generation", { prompt: "a moon", partial_images: 1 }),
+  ];
+  const stream = client.responses.stream({ tools, input, store: false });
+  const events = await all(stream);
+  const final = await stream.finalResponse();
+  const kinds = ["web_search_call", "file_search_call", "code_interpreter_call", "image_generation_call"];
+  assert.deepEqual(final.output.map((item) => item.type), kinds);
+  assert.ok(final.output.every((item) => item.status === "completed"), JSON.stringify(final.output.map((item) => item.status)));
+  for (const kind of kinds) {
+    assert.ok(events.some((event) => event.type === `response.${kind}.completed`), kind);
+  }
+  const [web, files, code, image] = final.output;
+  assert.deepEqual(web.action.sources.map((source) => source.url), ["https://pages.example/1", "https://pages.example/2"]);
+  assert.equal(files.results[0].file_id, "f1");
+  assert.equal(code.outputs[0].logs, "one\n");
+  const partial = events.find((event) => event.type === "response.image_generation_call.partial_image");
+  assert.ok(Buffer.from(partial.partial_image_b64, "base64").length > 65_536);
+  assert.equal(Buffer.from(image.result, "base64").length, 90_008);
+});
+
 test("an open call is answered by the next response, and only once", async () => {
   const asked = await client.responses.create({ input: [QUESTION] });
   const answer = (output) => ({

@@ -1,6 +1,7 @@
 //! Folds a run's ordered output into the streams of an Assistants run. A stream ends each time the run requires action.
 
 use crate::turns::Answer;
+use proto::names::PARTIAL_IMAGE;
 use proto::v1;
 use proto::v1::run_event::Event as Told;
 use run::{Run, RunId};
@@ -265,8 +266,8 @@ impl Stream {
     fn says(&mut self, output: &v1::CallOutput) {
         let Some(index) = self.calls.find(&output.call_id) else { return };
         let Some(call) = self.calls.all.get_mut(index) else { return };
-        // In the order of arrival, including stderr, because the API has a single output.
-        let Some((_, text)) = text_of(output) else { return };
+        // In the order of arrival, including stderr, because the API has a single output. It has no images.
+        let Some((_, text)) = text_of(output).filter(|_| output.channel != PARTIAL_IMAGE) else { return };
         let shown = call.said.take(false, &text);
         if call.is_live() && !shown.is_empty() {
             call.said.is_told = true;

@@ -1,8 +1,6 @@
 //! How each kind of call is presented as items. The kind depends on the tool's name and on where the call is executed.
 
 use crate::turns::Answer;
-use base64::Engine as _;
-use base64::prelude::BASE64_STANDARD;
 use proto::v1;
 use run::RunId;
 use serde_json::{Value, json};
@@ -20,6 +18,7 @@ pub(super) enum Carrier {
     Image,
     FileSearch,
     WebSearch,
+    Code,
     /// Calls that the client answers follow.
     Function,
     Custom,
@@ -32,14 +31,7 @@ impl Carrier {
     pub(super) fn of(call: &Call) -> Self {
         match (&call.place, call.item.as_deref()) {
             (Place::Nowhere, _) => Self::Mcp,
-            (Place::Pool { .. }, _) => match call.kind() {
-                "bash" | "shell" | "local_shell" => Self::Shell,
-                "image_generation" => Self::Image,
-                "file_search" => Self::FileSearch,
-                "web_search" => Self::WebSearch,
-                "mcp_list_tools" => Self::McpList,
-                _ => Self::Mcp,
-            },
+            (Place::Pool { .. }, _) => call.kinds().find_map(Self::of_tool).unwrap_or(Self::Mcp),
             (Place::Client, Some("custom_tool_call")) => Self::Custom,
             (Place::Client, Some("local_shell_call")) => Self::LocalShell,
             (Place::Client, Some("shell_call")) => Self::ClientShell,
@@ -50,6 +42,24 @@ impl Carrier {
         }
     }
 
+    /// The item type that the API has for a tool of this name.
+    fn of_tool(name: &str) -> Option<Self> {
+        match name {
+            "bash" | "shell" | "local_shell" => Some(Self::Shell),
+            "image_generation" => Some(Self::Image),
+            "file_search" => Some(Self::FileSearch),
+            "web_search" => Some(Self::WebSearch),
+            "code_interpreter" => Some(Self::Code),
+            "mcp_list_tools" => Some(Self::McpList),
+            _ => None,
+        }
+    }
+
+    /// The status of an item whose call goes on after its response, or was cancelled. Not every type has `incomplete`.
+    pub(super) fn cut_short(self) -> &'static str {
+        if matches!(self, Self::Image | Self::WebSearch) { "failed" } else { "incomplete" }
+    }
+
     fn prefix(self) -> &'static str {
         match self {
             Self::Mcp => "mcp",
@@ -58,6 +68,7 @@ impl Carrier {
             Self::Image => "ig",
             Self::FileSearch => "fs",
             Self::WebSearch => "ws",
+            Self::Code => "ci",
             Self::Function => "fc",
             Self::Custom => "ctc",
             Self::LocalShell => "lsh",
@@ -79,6 +90,10 @@ impl Carrier {
             Self::WebSearch => {
                 (Some("response.web_search_call.in_progress"), Some("response.web_search_call.searching"))
             }
+            Self::Code => (
+                Some("response.code_interpreter_call.in_progress"),
+                Some("response.code_interpreter_call.interpreting"),
+            ),
             Self::Shell | Self::Function | Self::Custom | Self::LocalShell | Self::ClientShell | Self::ApplyPatch => {
                 (None, None)
             }
@@ -95,10 +110,12 @@ impl Carrier {
             (Self::Image, false) => Some("response.image_generation_call.completed"),
             (Self::FileSearch, false) => Some("response.file_search_call.completed"),
             (Self::WebSearch, false) => Some("response.web_search_call.completed"),
+            (Self::Code, false) => Some("response.code_interpreter_call.completed"),
             (
                 Self::Image
                 | Self::FileSearch
                 | Self::WebSearch
+                | Self::Code
                 | Self::Shell
                 | Self::Function
                 | Self::Custom
@@ -187,6 +204,16 @@ pub(super) fn item(run: RunId, carrier: Carrier, call: &Call, approved: bool) ->
                 json!({ "type": "search", "query": queries.first().cloned().unwrap_or_default(), "queries": queries });
             json!({ "type": "web_search_call", "id": id, "call_id": call.id, "action": action, "status": "in_progress" })
         }
+        // Each call has a fresh folder, which is the nearest thing to a container here.
+        Carrier::Code => json!({
+            "type": "code_interpreter_call",
+            "id": id,
+            "call_id": call.id,
+            "code": code(call),
+            "container_id": format!("cntr_{}", call.token(run)),
+            "outputs": null,
+            "status": "in_progress",
+        }),
         Carrier::Function => json!({
             "type": "function_call",
             "id": id,
@@ -230,93 +257,17 @@ fn shell_action(arguments: &str) -> Value {
     json!({ "commands": commands, "timeout_ms": timeout_ms, "max_output_length": object["max_output_length"].as_u64() })
 }
 
+/// The code of a call; all of its arguments if they are something else.
+pub(super) fn code(call: &Call) -> String {
+    let arguments = object(&call.arguments);
+    arguments["code"].as_str().map_or_else(|| call.arguments.clone(), str::to_owned)
+}
+
 fn queries(arguments: &Value) -> Vec<Value> {
     match (&arguments["queries"], &arguments["query"]) {
         (Value::Array(queries), _) => queries.iter().filter(|query| query.is_string()).cloned().collect(),
         (_, Value::String(query)) => vec![query.clone().into()],
         _ => Vec::new(),
-    }
-}
-
-/// The item of an executed call after its end. `said` is the output that its tool streamed.
-pub(super) fn ended(mut item: Value, carrier: Carrier, said: &str, outcome: &v1::CallOutcome) -> Value {
-    let failure = Failure::of(outcome);
-    if let Some(failure) = &failure {
-        item["toolyard"] =
-            json!({ "state": failure.state, "error": { "kind": failure.kind, "message": failure.message } });
-        item["status"] = if failure.state == "CANCELLED" { "incomplete" } else { "failed" }.into();
-        match carrier {
-            Carrier::Mcp if failure.is_callers() => {
-                item["error"] = json!({ "type": "mcp_protocol_error", "code": -32602, "message": failure.message });
-            }
-            Carrier::Mcp | Carrier::McpList => {
-                let content = json!([{ "type": "text", "text": failure.message }]);
-                item["error"] = json!({ "type": "mcp_tool_execution_error", "content": content });
-            }
-            Carrier::Image | Carrier::FileSearch | Carrier::WebSearch => {}
-            Carrier::Shell
-            | Carrier::Function
-            | Carrier::Custom
-            | Carrier::LocalShell
-            | Carrier::ClientShell
-            | Carrier::ApplyPatch => {}
-        }
-        if carrier == Carrier::McpList {
-            // This is the only one of these items without a status.
-            item.as_object_mut().map(|item| item.remove("status"));
-        }
-        return item;
-    }
-    let answer = Answer::new(parts(&outcome.result));
-    let result = || {
-        answer.parts.iter().find_map(|part| match part {
-            crate::turns::Part::Json(json) => serde_json::from_str::<Value>(json).ok(),
-            crate::turns::Part::Text(_) | crate::turns::Part::Data { .. } => None,
-        })
-    };
-    let text = match (said, answer.text()) {
-        ("", text) => text,
-        (said, text) if text.is_empty() => said.to_owned(),
-        (said, text) => format!("{said}\n{text}"),
-    };
-    match carrier {
-        Carrier::Mcp => item["output"] = text.into(),
-        Carrier::McpList => {
-            let listed = result().map(|result| if result.is_array() { result } else { result["tools"].clone() });
-            item["tools"] = listed.filter(Value::is_array).unwrap_or_else(|| json!([]));
-            return item;
-        }
-        Carrier::Image => {
-            let image = outcome.result.iter().find_map(image_of);
-            item["result"] = image.map_or(Value::Null, Value::from);
-        }
-        Carrier::FileSearch => {
-            let found = result().map(|result| if result.is_array() { result } else { result["results"].clone() });
-            item["results"] = found.filter(Value::is_array).unwrap_or_default();
-            item["toolyard"] = json!({ "output": text });
-        }
-        Carrier::WebSearch => item["toolyard"] = json!({ "output": text }),
-        Carrier::Shell
-        | Carrier::Function
-        | Carrier::Custom
-        | Carrier::LocalShell
-        | Carrier::ClientShell
-        | Carrier::ApplyPatch => {}
-    }
-    item["status"] = "completed".into();
-    item
-}
-
-/// The content as base64 if it is an image.
-pub(super) fn image_of(content: &v1::Content) -> Option<String> {
-    match content.body.as_ref()? {
-        v1::content::Body::Data(data) if data.media_type.starts_with("image/") => {
-            Some(BASE64_STANDARD.encode(&data.data))
-        }
-        v1::content::Body::Data(_)
-        | v1::content::Body::Text(_)
-        | v1::content::Body::Json(_)
-        | v1::content::Body::Object(_) => None,
     }
 }
 

@@ -107,6 +107,13 @@ impl Part {
         self.emit(kind, data);
     }
 
+    /// Sets a field of an item whose value the client got by events.
+    pub(super) fn fill(&mut self, place: usize, name: &str, value: Value) {
+        if let Some(item) = self.output.get_mut(place) {
+            item[name] = value;
+        }
+    }
+
     pub(super) fn item(&self, place: usize) -> Value {
         self.output.get(place).cloned().unwrap_or_default()
     }

@@ -1,14 +1,16 @@
 //! Folds a run's ordered output into the streams of its responses.
 
+use proto::names::PARTIAL_IMAGE;
 use proto::v1;
 use proto::v1::run_event::Event as Told;
 use run::{Run, RunId};
 use serde_json::{Value, json};
 
 use super::ResponseId;
+use super::images::PartialImages;
 use super::items::{self, Carrier};
-use super::message;
 use super::part::{Event, Part, Standing};
+use super::{message, results};
 use crate::openai::calls::{Calls, Failure, OURS, Place, Said, Stage, text_of};
 
 /// A run in the form of responses. Its input is the run's output under the policy `ARRIVAL`, from the beginning.
@@ -34,7 +36,7 @@ struct Places {
     output: Option<usize>,
     /// The number of such items, including the open one.
     outputs: u32,
-    images: u32,
+    images: PartialImages,
     approved: bool,
 }
 
@@ -191,8 +193,10 @@ impl Stream {
         let (Some(call), Some(places)) = (self.calls.all.get(index), self.places.get_mut(index)) else { return };
         let carrier = Carrier::of(call);
         let mut item = items::item(self.run, carrier, call, places.approved);
-        if carrier == Carrier::Mcp {
-            item["arguments"] = "".into();
+        match carrier {
+            Carrier::Mcp => item["arguments"] = "".into(),
+            Carrier::Code => item["code"] = "".into(),
+            _ => {}
         }
         let place = part.add(item);
         places.call = Some(place);
@@ -203,6 +207,13 @@ impl Stream {
             Carrier::Mcp => {
                 part.of_item("response.mcp_call_arguments.delta", place, json!({ "delta": call.arguments }));
                 part.of_item("response.mcp_call_arguments.done", place, json!({ "arguments": call.arguments }));
+                part.fill(place, "arguments", call.arguments.as_str().into());
+            }
+            Carrier::Code => {
+                let code = items::code(call);
+                part.of_item("response.code_interpreter_call_code.delta", place, json!({ "delta": code }));
+                part.of_item("response.code_interpreter_call_code.done", place, json!({ "code": code }));
+                part.fill(place, "code", code.into());
             }
             Carrier::Shell => say_commands(part, place),
             Carrier::McpList
@@ -268,7 +279,8 @@ impl Stream {
             | Carrier::Shell
             | Carrier::Image
             | Carrier::FileSearch
-            | Carrier::WebSearch => {}
+            | Carrier::WebSearch
+            | Carrier::Code => {}
         }
         part.done(place, item);
     }
@@ -304,9 +316,11 @@ impl Stream {
                 }
                 end_output(part, output, call, &json!({ "type": "exit", "exit_code": 1 }), "incomplete");
                 call.said = Said { is_told: false, ..said };
-            } else if Carrier::of(call) != Carrier::Shell {
+            } else if let carrier = Carrier::of(call)
+                && carrier != Carrier::Shell
+            {
                 let mut item = part.item(place);
-                item["status"] = "incomplete".into();
+                item["status"] = carrier.cut_short().into();
                 part.done(place, item);
             }
         }
@@ -331,14 +345,14 @@ impl Stream {
         let carrier = Carrier::of(call);
         if carrier == Carrier::Image
             && let Some(v1::call_output::Piece::Content(content)) = &output.piece
-            && let (Some(image), Some(place)) = (items::image_of(content), places.call)
+            && let Some(place) = places.call
+            && places.images.take(&output.channel, content, |data| {
+                part.of_item("response.image_generation_call.partial_image", place, data);
+            })
         {
-            let data = json!({ "partial_image_index": places.images, "partial_image_b64": image });
-            part.of_item("response.image_generation_call.partial_image", place, data);
-            places.images += 1;
             return;
         }
-        let Some((is_stderr, text)) = text_of(output) else {
+        let Some((is_stderr, text)) = text_of(output).filter(|_| output.channel != PARTIAL_IMAGE) else {
             if let Some(v1::call_output::Piece::Progress(progress)) = &output.piece {
                 let data = json!({ "done": progress.done, "total": progress.total, "message": progress.message });
                 self.aside("toolyard:tool_progress", &output.call_id, data, part);
@@ -371,6 +385,7 @@ impl Stream {
             end_output(part, place, call, &outcome, "incomplete");
         }
         call.said.clear();
+        places.images.withdraw();
         let call_id = call.id.clone();
         self.aside("toolyard:tool_output.withdrawn", &call_id, json!({}), part);
     }
@@ -404,12 +419,8 @@ impl Stream {
         if let Some(ending) = carrier.ending(Failure::of(outcome).is_some()) {
             part.of_item(ending, place, json!({}));
         }
-        let mut item = part.item(place);
-        if carrier == Carrier::Mcp {
-            item["arguments"] = call.arguments.as_str().into();
-        }
         let said = format!("{}{}", call.said.stdout, call.said.stderr);
-        part.done(place, items::ended(item, carrier, &said, outcome));
+        part.done(place, results::ended(part.item(place), carrier, &said, outcome));
         call.said.clear();
     }
 

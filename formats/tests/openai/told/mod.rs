@@ -38,8 +38,16 @@ pub(crate) fn tell(log: &[Entry]) -> Vec<Told> {
     told
 }
 
-const NAMES: [&str; 8] =
-    ["bash", "tool", "corp.web_search", "image_generation", "file_search", "mcp_list_tools", "a__shell", "other"];
+const NAMES: [&str; 8] = [
+    "bash",
+    "tool",
+    "corp.web_search",
+    "image_generation",
+    "file_search",
+    "mcp_list_tools",
+    "a__shell",
+    "code_interpreter",
+];
 /// Gives every tool the name `bash`.
 pub(crate) const SHELLS_ONLY: u64 = 0;
 

@@ -16,6 +16,7 @@ use tokio_util::task::TaskTracker;
 use crate::error::ToolError;
 use crate::files::Source;
 use crate::limits::label_size;
+use crate::objects::ObjectSink;
 use crate::question::Asker;
 use crate::records::RecordStore;
 
@@ -49,6 +50,10 @@ pub struct Execution {
     pub asker: Asker,
     /// The records of its pool and its tenant.
     pub records: RecordStore,
+    /// Whether its run is stored, or nothing is kept after the run's end.
+    pub is_stored: bool,
+    /// The store for parts of its result; `None` if its result must be inline.
+    pub objects: Option<ObjectSink>,
 }
 
 impl From<Execution> for Context {
@@ -200,7 +205,15 @@ impl Context {
     /// # Errors
     /// As [`Self::text`], and when the value does not serialize or is too large.
     pub async fn json(&self, value: &impl Serialize) -> Result<(), ToolError> {
-        self.say("", Content::Json(serde_json::to_string(value)?)).await
+        self.json_on("", value).await
+    }
+
+    /// As [`Self::json`], on a channel of its own.
+    ///
+    /// # Errors
+    /// As [`Self::json`].
+    pub async fn json_on(&self, channel: &str, value: &impl Serialize) -> Result<(), ToolError> {
+        self.say(channel, Content::Json(serde_json::to_string(value)?)).await
     }
 
     /// Sends at most 64 KiB of bytes.

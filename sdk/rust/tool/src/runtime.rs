@@ -11,6 +11,7 @@ pub use run::{
 pub use crate::context::{Execution, Stop};
 pub use crate::files::Source;
 pub use crate::limits::{Said, completion, label_size, too_much_output};
+pub use crate::objects::ObjectSink;
 pub use crate::preview::{beginning, preview};
 pub use crate::question::{AskRequest, Asker, Waited, Waits};
 pub use crate::records::RecordStore;

@@ -43,6 +43,7 @@ use crate::context::{Context, Execution, Stop};
 use crate::error::ToolError;
 use crate::files::Source;
 use crate::limits::{self, Said};
+use crate::objects::ObjectSink;
 use crate::output::Output;
 use crate::question::Asker;
 use crate::table::Table;
@@ -119,16 +120,25 @@ pub async fn call_answered(
     start_with(table, tool, arguments, Beside { asker: Some(asker), ..Beside::default() }).end().await
 }
 
+/// Calls a tool of a table in a run that is not stored (`store: false`), and waits for its end.
+///
+/// # Panics
+/// As [`call_in`].
+pub async fn call_unstored(table: &Table, tool: &str, arguments: Value) -> Called {
+    start_with(table, tool, arguments, Beside { is_unstored: true, ..Beside::default() }).end().await
+}
+
 /// What a call has beside its arguments.
 #[derive(Default)]
 struct Beside {
     context: Fields,
     files: Vec<(String, Bytes)>,
     asker: Option<Asker>,
+    is_unstored: bool,
 }
 
 fn start_with(table: &Table, tool: &str, arguments: Value, beside: Beside) -> Call {
-    let Beside { context: given, files, asker } = beside;
+    let Beside { context: given, files, asker, is_unstored } = beside;
     launch(table, (tool, arguments), given, |context| {
         if !files.is_empty() {
             give(context, files);
@@ -136,6 +146,7 @@ fn start_with(table: &Table, tool: &str, arguments: Value, beside: Beside) -> Ca
         if let Some(asker) = asker {
             context.execution.asker = asker;
         }
+        context.execution.is_stored = !is_unstored;
     })
 }
 
@@ -155,19 +166,22 @@ fn launch(table: &Table, (tool, arguments): (&str, Value), given: Fields, equip:
     Call { chunks, task, stop, said: Said::default(), too_much: false }
 }
 
+/// The reference to an object of the call.
+fn object(nonce: u64, media_type: String, bytes: &Bytes) -> Object {
+    let (run, pool) = (RUN.parse().expect("a run id"), "testkit".parse().expect("a pool's name"));
+    let id = ObjectId::Result { run, call: CallIndex(0), pool, nonce: Nonce(nonce) };
+    let mut sha256 = [0; 32];
+    sha256.copy_from_slice(digest(&SHA256, bytes).as_ref());
+    Object { id, media_type, size: bytes.len() as u64, sha256, preview: String::new() }
+}
+
 /// Gives a call its files.
 fn give(context: &mut Context, files: Vec<(String, Bytes)>) {
     let (mut spec, mut all) = ((*context.execution.call).clone(), HashMap::new());
     for ((name, bytes), nonce) in files.into_iter().zip(0..) {
-        let pool = "testkit".parse().expect("a pool's name");
-        let id =
-            ObjectId::Result { run: context.execution.run, call: context.execution.index, pool, nonce: Nonce(nonce) };
-        let (size, media_type) = (bytes.len() as u64, "application/octet-stream".to_owned());
-        let mut sha256 = [0; 32];
-        sha256.copy_from_slice(digest(&SHA256, &bytes).as_ref());
-        let object = Object { id: id.clone(), media_type, size, sha256, preview: String::new() };
+        let object = object(nonce, "application/octet-stream".to_owned(), &bytes);
+        all.insert(object.id.clone(), bytes);
         spec.files.push(File { name, object });
-        all.insert(id, bytes);
     }
     context.execution.call = Arc::new(spec);
     context.execution.source = Source::new(move |wanted| {
@@ -211,6 +225,11 @@ pub(crate) fn context(
         source: Source::new(|_| Box::pin(async { Err("the test kit was given none".to_owned()) })),
         asker: Asker::new(|_| Box::pin(async { Err("the test kit was given no answers".to_owned()) })),
         records: Records::default().store(),
+        is_stored: true,
+        objects: Some(ObjectSink::new(|media_type, data| {
+            let stored = object(rand::random(), media_type, &data);
+            Box::pin(async { Ok(stored) })
+        })),
     };
     (execution.into(), chunks)
 }

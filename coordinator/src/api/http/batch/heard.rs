@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 
 use formats::turns::{Answer, Part};
+use proto::names::PARTIAL_IMAGE;
 use proto::v1;
 use proto::v1::content::Body;
 use proto::v1::run_event::Event;
@@ -33,7 +34,9 @@ impl Heard {
     pub(in crate::api) fn take(&mut self, event: &v1::RunEvent) {
         match &event.event {
             Some(Event::CallOutput(output)) => {
-                if let Some(v1::call_output::Piece::Content(content)) = &output.piece {
+                if let Some(v1::call_output::Piece::Content(content)) = &output.piece
+                    && output.channel != PARTIAL_IMAGE
+                {
                     self.0.entry(output.call_id.clone()).or_default().say(content);
                 }
             }
@@ -161,6 +164,15 @@ mod tests {
             [said("lost"), Event::CallOutputWithdrawn(withdrawn), said("one "), said("two"), ended(completed())];
         assert_eq!(heard(events).answer("a"), Some(Answer::new(vec![Part::Text("one two"), Part::Text("done")])));
         assert_eq!(heard([said("one")]).answer("a"), None, "it has not ended");
+    }
+
+    #[test]
+    fn unfinished_images_are_not_for_the_model() {
+        let data = v1::Data { media_type: "image/png".to_owned(), data: "a piece".into() };
+        let piece = Some(v1::call_output::Piece::Content(v1::Content { body: Some(Body::Data(data)) }));
+        let (call_id, channel) = ("a".to_owned(), PARTIAL_IMAGE.to_owned());
+        let piece = Event::CallOutput(v1::CallOutput { call_id, channel, piece, ..v1::CallOutput::default() });
+        assert_eq!(heard([piece, ended(completed())]).answer("a"), Some(Answer::new(vec![Part::Text("done")])));
     }
 
     #[test]

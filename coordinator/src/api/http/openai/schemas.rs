@@ -141,7 +141,7 @@ fn call_id() -> Value {
 }
 
 fn item() -> Value {
-    let items = [items_of_the_server(), items_of_the_client()].concat();
+    let items = [items_of_the_server(), items_of_hosted_tools(), items_of_the_client()].concat();
     json!({ "oneOf": items, "discriminator": { "propertyName": "type" } })
 }
 
@@ -211,10 +211,17 @@ fn items_of_the_server() -> Vec<Value> {
             json!({ "call_id": call_id(), "output": list(command_output()), "max_output_length": { "type": ["integer",
                 "null"] }, "status": status() }),
         ),
+    ]
+}
+
+/// Calls of tools for which the API has item types.
+fn items_of_hosted_tools() -> Vec<Value> {
+    vec![
         item_of(
             "image_generation_call",
             &["call_id", "result", "status"],
-            json!({ "call_id": call_id(), "result": { "type": ["string", "null"], "description": "Base64." },
+            json!({ "call_id": call_id(), "result": { "type": ["string", "null"], "description":
+                "Base64; null if the image is stored as an object, whose path is `toolyard.url`." },
                 "status": status() }),
         ),
         item_of(
@@ -227,6 +234,14 @@ fn items_of_the_server() -> Vec<Value> {
             "web_search_call",
             &["call_id", "action", "status"],
             json!({ "call_id": call_id(), "action": { "type": "object" }, "status": status() }),
+        ),
+        item_of(
+            "code_interpreter_call",
+            &["call_id", "code", "container_id", "outputs", "status"],
+            json!({ "call_id": call_id(), "code": text("The code."),
+                "container_id": text("Names the call's folder, which is removed with the call."),
+                "outputs": { "type": ["array", "null"], "description": "Logs, and images by their `url`." },
+                "status": status() }),
         ),
     ]
 }
@@ -317,7 +332,7 @@ fn response() -> Value {
 }
 
 /// The events that the API documents, and those that it does not.
-const EVENTS: [&str; 46] = [
+const EVENTS: [&str; 52] = [
     "response.created",
     "response.in_progress",
     "response.completed",
@@ -328,6 +343,7 @@ const EVENTS: [&str; 46] = [
     "response.content_part.added",
     "response.content_part.done",
     "response.output_text.delta",
+    "response.output_text.annotation.added",
     "response.output_text.done",
     "response.function_call_arguments.delta",
     "response.function_call_arguments.done",
@@ -356,6 +372,11 @@ const EVENTS: [&str; 46] = [
     "response.web_search_call.in_progress",
     "response.web_search_call.searching",
     "response.web_search_call.completed",
+    "response.code_interpreter_call.in_progress",
+    "response.code_interpreter_call.interpreting",
+    "response.code_interpreter_call.completed",
+    "response.code_interpreter_call_code.delta",
+    "response.code_interpreter_call_code.done",
     "toolyard:attempt.started",
     "toolyard:attempt.ended",
     "toolyard:cancel.requested",
@@ -387,6 +408,10 @@ fn response_event() -> Value {
             "output": list(json!({ "type": "object" })),
             "partial_image_index": { "type": "integer" },
             "partial_image_b64": text(""),
+            "output_format": text("Of a partial image: png, jpeg or webp."),
+            "code": text(""),
+            "annotation": { "type": "object", "description": "A `url_citation` or a `file_citation`." },
+            "annotation_index": { "type": "integer" },
             "call_id": text("Only in events that the API does not document."),
         }),
     )

@@ -1,5 +1,6 @@
 //! `toolyard call`: one call, as if the tool were a program here.
 
+use proto::v1::run_event::Event;
 use proto::{Reason, v1};
 use run::ToolName;
 
@@ -8,17 +9,19 @@ use crate::exit::{self, Exit, Failure};
 use crate::follow::{Answers, Follow, Followed, View};
 use crate::interrupts::Interrupts;
 use crate::json;
+use crate::list::{ahead, span, time};
 use crate::plain::{Plain, Setting};
 use crate::prompt::Keyboard;
 use crate::server::Server;
 use crate::terminal::Terminal;
-use client::{Client, reason};
+use client::{Client, Watch, reason};
 
 const EXAMPLES: &str = "\
 Examples:
   toolyard call get_current_time time_zone=Asia/Shanghai
   toolyard call bash command='make 2>&1' timeout_s=60 --timeout 90
   toolyard call bash command=@build.sh
+  toolyard call bash command='make clean' --delay 10m --detach
   toolyard call grep --json '{\"pattern\": \"TODO\", \"glob\": \"*.rs\"}'
   toolyard call -o json bash command=ls |
     jq -r '.call_output.content.text // empty'
@@ -26,7 +29,8 @@ Examples:
 What the tool says goes to standard output as it comes, its `stderr` channel to
 standard error. The result goes to standard output too, unless the tool
 streams: then it stands on standard error. A command that `bash` ran to its end
-completed, whatever its exit code: that is the result. Ctrl-C cancels the call.";
+completed, whatever its exit code: that is the result. Ctrl-C cancels the call,
+also while it is delayed.";
 
 /// Call a tool and see its output as it comes
 #[derive(Debug, clap::Args)]
@@ -45,10 +49,18 @@ pub(crate) struct Args {
     /// declares (`toolyard tools get`)
     #[arg(long, value_name = "OBJECT")]
     context: Option<String>,
-    /// By when the call has ended, its time in the queue included [default: 24 h]
+    /// Do not execute it before this time, as 2030-01-01T00:00:00Z; less than 24 hours ahead. For later times:
+    /// `toolyard schedules create --at`
+    #[arg(long, value_name = "TIME", value_parser = time, conflicts_with = "delay")]
+    not_before: Option<prost_types::Timestamp>,
+    /// Do not execute it before this has passed, as 30s, 10m or 2h, by this machine's clock
+    #[arg(long, value_name = "SPAN", value_parser = span)]
+    delay: Option<std::time::Duration>,
+    /// By when the call has ended, its time in the queue included; counted from the end of a delay [default: 24 h from
+    /// now]
     #[arg(long, value_name = "SECONDS", value_parser = seconds)]
     timeout: Option<std::time::Duration>,
-    /// By when a worker has taken it up [default: no such deadline]
+    /// By when a worker has taken it up; counted from the end of a delay [default: no such deadline]
     #[arg(long, value_name = "SECONDS", value_parser = seconds)]
     queue_timeout: Option<std::time::Duration>,
     /// Fail while no worker of the tool's pool lives, rather than wait for one
@@ -60,6 +72,9 @@ pub(crate) struct Args {
     /// Store nothing: arguments, results and ids are erased about a minute after its end
     #[arg(long)]
     no_store: bool,
+    /// Show the run and return at once, without waiting for its end: `toolyard runs watch` shows its output
+    #[arg(long)]
+    detach: bool,
     /// An id of your own: the same call under the same id is executed once, however often it is sent
     #[arg(long, value_name = "ID")]
     request_id: Option<String>,
@@ -79,11 +94,14 @@ pub(crate) async fn run(args: Args, door: &Server, terminal: &Terminal) -> Resul
         pairs,
         json: base,
         context,
+        not_before,
+        delay,
         timeout,
         queue_timeout,
         no_wait,
         approval,
         no_store,
+        detach,
         request_id,
     } = args;
     name.parse::<ToolName>().map_err(|error| Failure::Usage(error.to_string()))?;
@@ -110,6 +128,7 @@ pub(crate) async fn run(args: Args, door: &Server, terminal: &Terminal) -> Resul
     let call = v1::NewCall {
         tool: name,
         arguments,
+        not_before: not_before.or(delay.map(ahead)),
         timeout: timeout.map(proto::convert::duration),
         queue_timeout: queue_timeout.map(proto::convert::duration),
         without_worker: without_worker.into(),
@@ -123,9 +142,25 @@ pub(crate) async fn run(args: Args, door: &Server, terminal: &Terminal) -> Resul
     let store = no_store.then_some(false);
     let run = v1::CreateRunRequest { calls: vec![call], request_id, rules, store, ..Default::default() };
     let mut interrupts = Interrupts::listen()?;
-    let watch = client.execute(run).await?;
+    let mut watch = client.execute(run).await?;
+    if detach {
+        return left(&client, &mut watch, terminal).await;
+    }
     let followed = Follow::new(&client, terminal, view, answers).until_end(watch, &mut interrupts).await?;
     Ok(exit_of(&followed))
+}
+
+/// Shows a run that goes on without this program.
+async fn left(client: &Client, watch: &mut Watch, terminal: &Terminal) -> Result<Exit, Failure> {
+    let events = watch.next().await?.unwrap_or_default();
+    let opened = events.iter().find_map(|event| match &event.event {
+        Some(Event::RunOpened(opened)) => Some(opened),
+        _ => None,
+    });
+    if let Some(opened) = opened {
+        crate::runs::show(&client.run(&opened.run_id).await?, terminal)?;
+    }
+    Ok(Exit::Completed)
 }
 
 /// The tool, or `None` if it is unknown: then the call fails with an error that lists known tools.
@@ -152,6 +187,7 @@ fn exit_of(followed: &Followed) -> Exit {
             | v1::CallState::Accepted
             | v1::CallState::WaitingForClient
             | v1::CallState::AwaitingApproval
+            | v1::CallState::Delayed
             | v1::CallState::Queued
             | v1::CallState::Running,
         )

@@ -18,6 +18,7 @@ Examples:
   toolyard calls ls --waiting                    Those that wait for an answer
   toolyard calls ls --parked                     Those that are tried no more
   toolyard calls ls --tool bash --state running
+  toolyard calls ls --state delayed
   toolyard calls ls --state failed --since 1h -o json | jq -r .run_id";
 
 /// Find calls of all runs, cancel them, approve or reject them
@@ -73,11 +74,12 @@ struct Selection {
     all: bool,
 }
 
-const OPEN_STATES: [&str; 5] = ["accepted", "awaiting_approval", "waiting_for_client", "queued", "running"];
+const OPEN_STATES: [&str; 6] = ["accepted", "awaiting_approval", "delayed", "waiting_for_client", "queued", "running"];
 
-const STATES: [&str; 9] = [
+const STATES: [&str; 10] = [
     "accepted",
     "awaiting_approval",
+    "delayed",
     "waiting_for_client",
     "queued",
     "running",

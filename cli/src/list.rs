@@ -27,6 +27,16 @@ pub(crate) fn span(text: &str) -> Result<Duration, String> {
     Ok(Duration::from_secs(u64::from(number) * seconds))
 }
 
+/// `2030-01-01T00:00:00Z`, or with another offset.
+pub(crate) fn time(text: &str) -> Result<prost_types::Timestamp, String> {
+    text.parse().map_err(|_| format!("{text:?} is no time: write it as 2030-01-01T00:00:00Z"))
+}
+
+/// The moment that lies so far ahead, by the clock of this machine.
+pub(crate) fn ahead(delay: Duration) -> prost_types::Timestamp {
+    proto::convert::api::timestamp(::nats::now().after(delay))
+}
+
 /// The moment that lies so long ago.
 pub(crate) fn ago(since: Option<Duration>) -> Option<prost_types::Timestamp> {
     let since = u64::try_from(since?.as_millis()).unwrap_or(u64::MAX);
@@ -75,6 +85,9 @@ pub(crate) fn tell_coverage(coverage: Option<v1::IndexCoverage>, terminal: &Term
 pub(crate) fn call_line(listed: &v1::ListedCall) -> [String; 5] {
     let call = listed.call.clone().unwrap_or_default();
     let mut stands = vec![call_state(call.state())];
+    if let (v1::CallState::Delayed, Some(until)) = (call.state(), call.not_before) {
+        stands.push(format!("until {until}"));
+    }
     if call.error_kind() != v1::CallErrorKind::Unspecified {
         stands.push(error_kind(call.error_kind()));
     }

@@ -66,8 +66,11 @@ impl Plain {
 
     fn pieces(&mut self, event: &v1::RunEvent, tally: &Tally) -> Vec<Piece> {
         match &event.event {
-            Some(Event::RunOpened(opened)) if self.setting.notes_to_terminal => {
-                vec![Piece::Note(opened.run_id.clone())]
+            Some(Event::RunOpened(opened)) => {
+                let id = self.setting.notes_to_terminal.then(|| Piece::Note(opened.run_id.clone()));
+                let until = opened.calls.iter().find_map(|call| call.not_before);
+                let delayed = until.map(|until| Piece::Note(format!("it is delayed until {until}")));
+                id.into_iter().chain(delayed).collect()
             }
             Some(Event::CallWaiting(waiting)) if self.setting.hints => vec![
                 Piece::Beside(Question::of(waiting).show(self.setting.paint).into_bytes()),
@@ -90,8 +93,7 @@ impl Plain {
             }
             Some(Event::CallEnded(ended)) => self.ended(ended, tally),
             Some(
-                Event::RunOpened(_)
-                | Event::CallsAppended(_)
+                Event::CallsAppended(_)
                 | Event::RunClosed(_)
                 | Event::CallWaiting(_)
                 | Event::CallRejected(_)

@@ -231,14 +231,19 @@ fn mark(state: v1::CallState, paint: Paint) -> String {
         v1::CallState::Completed => paint.good("✓"),
         v1::CallState::Failed | v1::CallState::Cancelled | v1::CallState::Expired => paint.bad("✗"),
         v1::CallState::WaitingForClient | v1::CallState::AwaitingApproval => paint.asking("?"),
-        v1::CallState::Unspecified | v1::CallState::Accepted | v1::CallState::Queued | v1::CallState::Running => {
-            paint.dim("·")
-        }
+        v1::CallState::Unspecified
+        | v1::CallState::Accepted
+        | v1::CallState::Delayed
+        | v1::CallState::Queued
+        | v1::CallState::Running => paint.dim("·"),
     }
 }
 
 fn line(call: &v1::Call, paint: Paint) -> String {
     let mut parts = vec![call_state(call.state())];
+    if let (v1::CallState::Delayed, Some(until)) = (call.state(), call.not_before) {
+        parts.push(format!("until {until}"));
+    }
     if call.attempts > 1 {
         parts.push(counted(call.attempts as usize, "attempt"));
     }

@@ -30,14 +30,22 @@ impl Story {
         Self { paint, repaints, hints, speaker: None, unended: None, passing: false, text: String::new() }
     }
 
+    fn delayed(&mut self, calls: &[v1::OpenedCall], tally: &Tally) {
+        for (call, until) in calls.iter().filter_map(|call| Some((call, call.not_before?))) {
+            self.aside(&format!("{} is delayed until {until}", named(&call.call_id, tally)));
+        }
+    }
+
     /// The text about an event that the tally has counted.
     pub(crate) fn tell(&mut self, event: &v1::RunEvent, tally: &Tally) -> String {
         match &event.event {
             Some(Event::RunOpened(opened)) => {
                 self.aside(&format!("{} · {}", opened.run_id, counted(opened.calls.len(), "call")));
+                self.delayed(&opened.calls, tally);
             }
             Some(Event::CallsAppended(appended)) => {
                 self.aside(&format!("{} more", counted(appended.calls.len(), "call")));
+                self.delayed(&appended.calls, tally);
             }
             Some(Event::CallWaiting(waiting)) => self.waits(waiting, tally),
             Some(Event::CallAwaitingApproval(awaits)) => {
@@ -225,6 +233,7 @@ pub(crate) fn outcome_line(paint: Paint, outcome: &v1::CallOutcome, call: &CallT
         | v1::CallState::Accepted
         | v1::CallState::WaitingForClient
         | v1::CallState::AwaitingApproval
+        | v1::CallState::Delayed
         | v1::CallState::Queued
         | v1::CallState::Running => [took, None],
     };

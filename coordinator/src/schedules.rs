@@ -345,6 +345,11 @@ fn check_run(run: &v1::CreateRunRequest) -> Result<(), RequestError> {
         ("request_id", !run.request_id.is_empty(), "cannot be set: each firing has an id of its own"),
         ("keep_open", run.keep_open, "cannot be set: nobody would close the runs"),
         ("files", !run.files.is_empty(), "cannot be set: files are kept for 25 hours only"),
+        (
+            "calls",
+            run.calls.iter().any(|call| call.not_before.is_some()),
+            "cannot have `not_before`: the times of the schedule say when its calls run",
+        ),
         ("request_tools", !run.request_tools.is_empty(), "cannot be set: use tools of workers"),
         ("store", run.store == Some(false), "cannot be false: a run that is erased could be fired again"),
     ];

@@ -127,9 +127,11 @@ pub(crate) fn after(before: &Before, run: &Run, registry: &Registry, at: Timesta
             Outcome::Expired(_) => true,
             Outcome::Completed(_) | Outcome::Cancelled { .. } => false,
         },
-        CallState::Accepted | CallState::AwaitingApproval | CallState::WaitingForClient | CallState::Queued { .. } => {
-            false
-        }
+        CallState::Accepted
+        | CallState::AwaitingApproval
+        | CallState::Delayed
+        | CallState::WaitingForClient
+        | CallState::Queued { .. } => false,
     };
     let Route::Pool { pool, .. } = &call.spec().route else { return };
     let is_lost = is_lost && !registry.is_alive(pool, &before.worker);

@@ -95,6 +95,13 @@ reasons! {
     /// The deadline is more than 24 hours ahead.
     DeadlineTooFar = "DEADLINE_TOO_FAR", InvalidArgument, BAD_REQUEST,
         "choose a deadline at most 24 hours ahead";
+    /// The call is delayed beyond its deadline or that of its run.
+    DelayTooLong = "DELAY_TOO_LONG", InvalidArgument, BAD_REQUEST,
+        "choose an earlier `not_before`, or a later deadline of the run, at most 24 hours ahead; use a schedule for \
+        calls that are later than that";
+    /// The call is delayed, but its client answers it.
+    ClientCallDelayed = "CLIENT_CALL_DELAYED", InvalidArgument, BAD_REQUEST,
+        "leave `not_before` out: only calls that workers execute can be delayed";
     /// The request contains no answer.
     NoAnswers = "NO_ANSWERS", InvalidArgument, BAD_REQUEST,
         "send the answer to at least one call";

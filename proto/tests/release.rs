@@ -58,6 +58,7 @@ fn spec() -> CallSpec {
         arguments: Bytes::from_static(br#"{"command":"ls"}"#),
         metadata: [("user".to_owned(), "ada".to_owned())].into(),
         route: Route::Pool { pool: pool(), policy: policy(), version: None },
+        not_before: None,
         deadline: Timestamp(1_763_000_000_000),
         queue_deadline: Some(Timestamp(1_762_999_000_000)),
         without_worker: WithoutWorker::Fail,
@@ -115,6 +116,23 @@ fn opened() -> RunOpened {
     }
 }
 
+fn chunks() -> Vec<Chunk> {
+    let progress = Progress { done: 0.5, total: Some(2.0), message: "half".to_owned() };
+    let said = |content| Chunk::Content { channel: "stderr".to_owned(), content };
+    contents().into_iter().map(said).chain([Chunk::Progress(progress)]).collect()
+}
+
+/// Entries about delayed calls, by name.
+fn delays() -> Vec<(&'static str, Vec<Event>)> {
+    let delayed = CallSpec { not_before: Some(Timestamp(1_762_997_000_000)), ..spec() };
+    let opening = RunOpened { calls: vec![Arc::new(delayed.clone())], ..opened() };
+    vec![
+        ("run opened with a delayed call", vec![Event::RunOpened(opening)]),
+        ("delayed call appended", vec![Event::CallsAppended { calls: vec![Arc::new(delayed)] }]),
+        ("delay of a call ended", vec![Event::CallDelayEnded { call: CallIndex(1) }]),
+    ]
+}
+
 /// Entries of the log, by name.
 fn entries() -> Vec<(&'static str, Vec<Event>)> {
     let (call, pool) = (CallIndex(1), pool());
@@ -128,9 +146,6 @@ fn entries() -> Vec<(&'static str, Vec<Event>)> {
     let erasure = Some(Erasure { after: Duration::from_secs(60), request: Some([7; 32]) });
     let file = File { name: "data.csv".to_owned(), object: upload().object };
     let with_files = CallSpec { files: vec![file], ..spec() };
-    let progress = Progress { done: 0.5, total: Some(2.0), message: "half".to_owned() };
-    let said = |content| Chunk::Content { channel: "stderr".to_owned(), content };
-    let chunks = contents().into_iter().map(said).chain([Chunk::Progress(progress)]).collect();
     let started = Event::AttemptStarted {
         attempt: attempt(),
         pool: pool.clone(),
@@ -141,7 +156,7 @@ fn entries() -> Vec<(&'static str, Vec<Event>)> {
     let stopping = |stage| Event::AttemptStopping { attempt: attempt(), pool: pool.clone(), stage };
     let ended = |outcome| Event::AttemptEnded { attempt: attempt(), pool: pool.clone(), chunks: 7, outcome };
     let expired = |deadline| vec![Event::CallExpired { call, deadline }];
-    vec![
+    let entries = vec![
         ("run opened", vec![Event::RunOpened(opened())]),
         ("run opened to be erased", vec![Event::RunOpened(RunOpened { erasure, ..RunOpened::default() })]),
         (
@@ -175,7 +190,10 @@ fn entries() -> Vec<(&'static str, Vec<Event>)> {
         ("attempt started", vec![started]),
         ("stop delivered", vec![stopping(StopStage::Delivered)]),
         ("stop acknowledged", vec![stopping(StopStage::Acknowledged)]),
-        ("output", vec![Event::Output { attempt: attempt(), pool: pool.clone(), first: ChunkIndex(3), chunks }]),
+        (
+            "output",
+            vec![Event::Output { attempt: attempt(), pool: pool.clone(), first: ChunkIndex(3), chunks: chunks() }],
+        ),
         ("attempt completed", vec![ended(AttemptOutcome::Completed(contents().into()))]),
         ("attempt completed with an object", vec![ended(AttemptOutcome::Completed(vec![object()].into()))]),
         ("attempt completed with state", vec![ended(AttemptOutcome::Completed(with_state))]),
@@ -183,7 +201,8 @@ fn entries() -> Vec<(&'static str, Vec<Event>)> {
         ("attempt cancelled", vec![ended(AttemptOutcome::Cancelled)]),
         ("attempt returned", vec![ended(AttemptOutcome::Returned)]),
         ("attempt overran its call", vec![ended(AttemptOutcome::Expired)]),
-    ]
+    ];
+    [entries, delays()].concat()
 }
 
 fn manifest() -> Manifest {
@@ -433,7 +452,7 @@ fn words_of_earlier_releases_mean_what_they_meant() {
 #[test]
 fn every_kind_of_message_has_its_bytes_on_record() {
     let kinds: HashSet<_> = entries().iter().flat_map(|(_, events)| events.iter().map(discriminant)).collect();
-    assert_eq!(kinds.len(), 19, "a new kind of event needs a sample here");
+    assert_eq!(kinds.len(), 20, "a new kind of event needs a sample here");
     let known: HashSet<&str> = RELEASES.iter().flat_map(|(_, text)| released(text).into_keys()).collect();
     let missing = all().into_iter().filter(|(name, _)| !known.contains(name));
     let missing: Vec<String> = missing.map(|(name, bytes)| format!("{name} = {}", hex(&bytes))).collect();

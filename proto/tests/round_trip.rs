@@ -160,16 +160,18 @@ fn spec() -> impl Strategy<Value = Arc<CallSpec>> {
     let files = prop::collection::vec((".*", object()).prop_map(|(name, object)| File { name, object }), 0..3);
     let asked_by = (attempt(), any::<u16>()).prop_map(|(attempt, number)| AskedBy { attempt, number });
     let given = (fields(), files, prop::option::of(asked_by));
-    let queue = (prop::option::of(1..u64::MAX), any::<bool>(), concurrency(), prop::option::of(approval()), given);
+    let times = (prop::option::of(1..u64::MAX), prop::option::of(1..u64::MAX));
+    let queue = (times, any::<bool>(), concurrency(), prop::option::of(approval()), given);
     ("[a-z ]{1,20}", "[a-z_.]{1,20}", ".*", metadata, route, any::<u64>(), queue).prop_map(
-        |(id, tool, arguments, metadata, route, deadline, (queue_deadline, fails, concurrency, approval, given))| {
-            let (context, files, asked_by) = given;
+        |(id, tool, arguments, metadata, route, deadline, (times, fails, concurrency, approval, given))| {
+            let ((queue_deadline, not_before), (context, files, asked_by)) = (times, given);
             Arc::new(CallSpec {
                 id: id.parse().expect("a call id"),
                 tool: tool.parse().expect("a tool name"),
                 arguments: arguments.into(),
                 metadata,
                 route,
+                not_before: not_before.map(Timestamp),
                 deadline: Timestamp(deadline),
                 queue_deadline: queue_deadline.map(Timestamp),
                 without_worker: if fails { WithoutWorker::Fail } else { WithoutWorker::Wait },
@@ -265,6 +267,7 @@ fn by_coordinators() -> impl Strategy<Value = Vec<Event>> {
         ".*".prop_map(move |reason| vec![Event::CallCancelRequested { call, reason }]),
         Just(vec![Event::CallCancelled { call }]),
         Just(vec![Event::CallDropped { call }]),
+        Just(vec![Event::CallDelayEnded { call }]),
         Just(vec![Event::CallRedriven { call, into: run_id() }]),
         error().prop_map(move |error| vec![Event::CallFailed { call, error }]),
         deadline.prop_map(move |deadline| vec![Event::CallExpired { call, deadline }]),
@@ -401,13 +404,33 @@ proptest! {
     }
 }
 
+/// A release before delays refuses version 2, and would dispatch the call at once.
+#[test]
+fn only_an_entry_that_opens_a_run_with_a_delayed_call_has_version_2() {
+    use prost::Message as _;
+    let spec = |not_before| {
+        let (id, tool) = ("a".parse().expect("a call id"), "tool".parse().expect("a tool"));
+        let spec = CallSpec::new(id, tool, "{}", Route::Client, Timestamp(9));
+        vec![Arc::new(CallSpec { not_before, ..spec })]
+    };
+    let version = |event| {
+        let bytes = log::encode(&[event], None);
+        toolyard_proto::wire::v1::Entry::decode(bytes).expect("an entry").version
+    };
+    let opened = |not_before| Event::RunOpened(RunOpened { calls: spec(not_before), ..RunOpened::default() });
+    let appended = |not_before| Event::CallsAppended { calls: spec(not_before) };
+    let until = Some(Timestamp(8));
+    assert_eq!([None, until].map(|not_before| version(opened(not_before))), [1, 2]);
+    assert_eq!([None, until].map(|not_before| version(appended(not_before))), [1, 1]);
+}
+
 #[test]
 fn an_entry_of_another_version_is_refused() {
     use prost::Message as _;
-    let entry = toolyard_proto::wire::v1::Entry { version: 2, ..Default::default() };
+    let entry = toolyard_proto::wire::v1::Entry { version: 3, ..Default::default() };
     let subject = Subject { run: run_id(), place: SubjectKind::Run };
     let error = log::decode(&subject, entry.encode_to_vec().into(), 1, Timestamp(1)).expect_err("another version");
-    assert!(error.to_string().contains("version 2"), "{error}");
+    assert!(error.to_string().contains("version 3"), "{error}");
 }
 
 #[test]

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use owner::{Action, Append, JobLease, Known, Owner, Slot, Takeover, Workers};
-use run::{Call, CallError, CallSpec, Effect, Event, PoolId, Run, Shard, TenantId, Verdict, WorkerId};
+use run::{Call, CallError, CallSpec, CallState, Effect, Event, PoolId, Run, Shard, TenantId, Verdict, WorkerId};
 
 use crate::worker::worker_id;
 use crate::world::{CALL, COORDINATORS, Flaw, JobState, Message, Sender, World, pool, run_id};
@@ -134,6 +134,10 @@ impl World {
                 owner.check_shard(SHARD, now, fleet);
             }
         });
+        let is_delayed = self.run.call(CALL).is_some_and(|call| *call.state() == CallState::Delayed);
+        if is_delayed && self.plan.flaw == Flaw::ImpatientOwner {
+            self.append(Sender::Nobody, 0, Event::CallDispatched { call: CALL, pool: pool() }, Some(0));
+        }
     }
 
     /// Gives the owner an input, and performs the actions that follow.
@@ -242,7 +246,7 @@ impl World {
         if flaw == Flaw::AmbiguousAnswer {
             let call = owning.owner.run(run_id()).and_then(|known| known.run.call(CALL));
             let running = call.and_then(|call| match call.state() {
-                run::CallState::Running(running) => Some(running.attempt),
+                CallState::Running(running) => Some(running.attempt),
                 _ => None,
             });
             question.attempt = question.attempt.filter(|attempt| running == Some(*attempt));

@@ -44,6 +44,9 @@ struct Args {
     /// The owner appends the job behind the opening of the run
     #[arg(long)]
     apart: bool,
+    /// The call may not begin before 7 s have passed
+    #[arg(long)]
+    delayed: bool,
     /// Break a rule of the protocol on purpose
     #[arg(long, value_enum, default_value = "none")]
     flaw: Flaw,
@@ -54,9 +57,9 @@ struct Args {
 
 fn main() -> anyhow::Result<()> {
     let args = Args::parse();
-    let Args { faults, short_steps, long_steps, cancels, repeatable, apart, flaw, .. } = args;
+    let Args { faults, short_steps, long_steps, cancels, repeatable, apart, delayed, flaw, .. } = args;
     let budget = Budget { short_steps, long_steps, cancels, ..Budget::with_faults(faults) };
-    let (plan, began) = (Plan { repeatable, apart, flaw, budget }, Instant::now());
+    let (plan, began) = (Plan { repeatable, apart, delayed, flaw, budget }, Instant::now());
     let found = search(plan, args.states_max);
     writeln!(std::io::stdout(), "{plan:?}: {found} in {:.1} s", began.elapsed().as_secs_f64())?;
     if let Some(broken) = found.broken {

@@ -51,7 +51,8 @@ impl Promises {
     }
 
     /// A tool is called as this attempt.
-    pub(crate) fn tool_called(&mut self, attempt: AttemptId, is_repeatable: bool) {
+    pub(crate) fn tool_called(&mut self, attempt: AttemptId, is_repeatable: bool, is_early: bool) {
+        self.check(!is_early, || "a tool was called before the time before which its call may not begin".to_owned());
         if !is_repeatable {
             let others = self.called.len();
             self.check(others == 0, || "a tool that is not safe to repeat was called twice".to_owned());

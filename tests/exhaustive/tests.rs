@@ -12,7 +12,7 @@ fn faults(faults: u8) -> Budget {
 }
 
 fn plan(budget: Budget) -> Plan {
-    Plan { repeatable: false, apart: false, flaw: Flaw::None, budget }
+    Plan { repeatable: false, apart: false, delayed: false, flaw: Flaw::None, budget }
 }
 
 fn explore(plan: Plan) -> Found {
@@ -53,6 +53,14 @@ fn a_call_that_is_cancelled_keeps_its_promises_whatever_fault_happens() {
 }
 
 #[test]
+fn a_delayed_call_is_not_called_before_its_time_and_keeps_its_promises_whatever_fault_happens() {
+    for repeatable in [false, true] {
+        keeps_its_promises(Plan { repeatable, delayed: true, ..plan(faults(1)) });
+    }
+    keeps_its_promises(Plan { delayed: true, ..plan(Budget { cancels: 1, ..faults(0) }) });
+}
+
+#[test]
 fn a_call_keeps_its_promises_when_leases_end_and_entries_come_too_late() {
     for repeatable in [false, true] {
         keeps_its_promises(Plan { repeatable, ..plan(Budget { long_steps: 1, ..faults(0) }) });
@@ -74,6 +82,7 @@ fn every_rule_without_a_second_line_of_defense_is_missed_when_it_is_broken() {
         (Flaw::ForgetfulOwner, plan(faults(1))),
         (Flaw::AckSuperseded, plan(faults(1))),
         (Flaw::HastyAck, repeatable),
+        (Flaw::ImpatientOwner, Plan { repeatable: true, delayed: true, ..plan(faults(0)) }),
     ];
     for (flaw, plan) in flaws {
         let found = explore(Plan { flaw, ..plan });

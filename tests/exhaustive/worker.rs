@@ -201,7 +201,9 @@ impl World {
     /// The tool is called, and its first chunk is stored.
     fn begin(&mut self, worker: usize, held: &mut Held, start: Start) {
         let is_repeatable = self.plan.repeatable;
-        self.promises.tool_called(start.attempt, is_repeatable);
+        let not_before = self.run.call(CALL).and_then(|call| call.spec().not_before);
+        let is_early = not_before.is_some_and(|until| self.now < until);
+        self.promises.tool_called(start.attempt, is_repeatable, is_early);
         let mut events = Vec::new();
         if !start.is_stored {
             events.push(self.event(worker, held, start.attempt, Stage::Started(start.from)));

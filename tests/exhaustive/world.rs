@@ -61,6 +61,8 @@ pub(crate) enum Flaw {
     AckSuperseded,
     /// A worker acknowledges its job after an attempt without asking whether another worker has it.
     HastyAck,
+    /// A new owner dispatches a delayed call at once.
+    ImpatientOwner,
 }
 
 /// What may still go wrong.
@@ -91,6 +93,8 @@ pub(crate) struct Plan {
     pub(crate) repeatable: bool,
     /// The job is an entry of its own, appended by the owner.
     pub(crate) apart: bool,
+    /// The call may not begin before a short step of time has passed.
+    pub(crate) delayed: bool,
     pub(crate) flaw: Flaw,
     pub(crate) budget: Budget,
 }
@@ -183,7 +187,8 @@ impl World {
             was_cancelled: false,
             promises: Promises::default(),
         };
-        let calls = vec![Arc::new(spec(plan.repeatable, now))];
+        let not_before = plan.delayed.then(|| now.after(SHORT));
+        let calls = vec![Arc::new(CallSpec { not_before, ..spec(plan.repeatable, now) })];
         let opening = Opening { calls, deadline: now.after(LIFE), apart: plan.apart, ..Opening::default() };
         let events = Run::open(opening, now).expect("the opening is valid");
         world.store(events, None, None);

@@ -28,6 +28,7 @@ mod coordinator_crash;
 mod cost;
 mod costly;
 mod deadlines;
+mod delays;
 mod doors;
 mod drain;
 mod drill;

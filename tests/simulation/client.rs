@@ -225,12 +225,17 @@ fn spec(name: &str, life: Timestamp, net: &mut Net<'_>) -> CallSpec {
         deadline: net.now.after(seconds(net, 1, 30)).min(own.min(life)),
         default: if net.chance.percent(50) { DefaultDecision::Approve } else { DefaultDecision::Reject },
     });
+    // Some are delayed, without another draw of chance.
+    let is_delayed = matches!(route, Route::Pool { .. }) && own.0.is_multiple_of(6);
+    let until = net.now.after(Duration::from_millis(own.0 % 15_000));
+    let not_before = Some(until).filter(|until| is_delayed && *until < own.min(life));
     CallSpec {
         id: name.parse().expect("a call id"),
         tool: net.chance.of(&TOOLS).copied().unwrap_or_default().parse().expect("a tool name"),
         arguments: Bytes::from_static(b"{}"),
         metadata: BTreeMap::new(),
         route,
+        not_before,
         deadline: own.min(life),
         queue_deadline: queue,
         without_worker: if gives_up { WithoutWorker::Fail } else { WithoutWorker::Wait },

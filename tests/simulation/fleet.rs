@@ -49,7 +49,10 @@ impl Slots {
             match call.state() {
                 CallState::Queued { .. } | CallState::Running(_) => _ = self.taken.insert(place),
                 CallState::Ended(_) => _ = self.taken.remove(&place),
-                CallState::Accepted | CallState::WaitingForClient | CallState::AwaitingApproval => {}
+                CallState::Accepted
+                | CallState::AwaitingApproval
+                | CallState::Delayed
+                | CallState::WaitingForClient => {}
             }
         }
         self.taken.len() < before

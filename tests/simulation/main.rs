@@ -160,6 +160,7 @@ fn the_worlds_are_not_dull() {
     let expected = [
         "called",
         "called once",
+        "called after a delay",
         "cancelled",
         "completed",
         "continued",

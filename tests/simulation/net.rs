@@ -50,6 +50,7 @@ impl Place {
                 | Event::CallFailed { call, .. }
                 | Event::CallRedriven { call, .. }
                 | Event::CallDropped { call }
+                | Event::CallDelayEnded { call }
                 | Event::CallDecided { call, .. }
                 | Event::ClientAnswered { call, .. },
             ) => Self::Control(*call),

@@ -103,7 +103,7 @@ impl Promises {
 
     // What tools do.
 
-    pub(crate) fn tool_called(&mut self, run: RunId, attempt: AttemptId, from: ChunkIndex) {
+    pub(crate) fn tool_called(&mut self, (run, attempt): (RunId, AttemptId), from: ChunkIndex, now: Timestamp) {
         let is_void = self.runs.get(&run).is_some_and(Told::is_void);
         self.check(!is_void, || format!("{run} call {} is called, and its run was opened too late", attempt.call));
         let executions = self.executions.entry((run, attempt.call)).or_default();
@@ -112,7 +112,14 @@ impl Promises {
         let call = self.runs.get(&run).and_then(|told| told.run.call(attempt.call));
         let once =
             call.is_some_and(|call| matches!(&call.spec().route, Route::Pool { policy, .. } if !policy.repeatable));
+        let until = call.and_then(|call| call.spec().not_before);
         self.note(if once { "called once" } else { "called" });
+        if let Some(until) = until {
+            self.note("called after a delay");
+            self.check(until <= now.after(CLOCKS_APART), || {
+                format!("{run} call {} is called before {until:?}", attempt.call)
+            });
+        }
         self.check(!once || count == 1, || {
             format!("{run} call {} is not safe to repeat and ran {count} times", attempt.call)
         });

@@ -116,7 +116,7 @@ impl Work {
             work.outcome = Some(AttemptOutcome::Expired);
         } else {
             net.promises.check_truth(delivery.run, start.attempt);
-            net.promises.tool_called(delivery.run, start.attempt, start.from);
+            net.promises.tool_called((delivery.run, start.attempt), start.from, net.now);
             work.think(net);
         }
         work

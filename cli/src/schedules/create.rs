@@ -11,7 +11,7 @@ use proto::v1::schedule_spec::Timing;
 use crate::arguments::{self, Pair};
 use crate::call::{known, seconds};
 use crate::exit::Failure;
-use crate::list::span;
+use crate::list::{span, time};
 use client::Client;
 
 const EXAMPLES: &str = "\
@@ -121,10 +121,6 @@ enum Overlap {
     Skip,
     /// Cancel the previous run first
     CancelPrevious,
-}
-
-fn time(text: &str) -> Result<Timestamp, String> {
-    text.parse().map_err(|_| format!("{text:?} is no time: write it as 2030-01-01T00:00:00Z"))
 }
 
 pub(super) async fn create(client: &Client, args: Create) -> Result<v1::Schedule, Failure> {

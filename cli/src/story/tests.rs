@@ -14,6 +14,7 @@ fn opened(calls: &[(&str, &str)]) -> Event {
         awaits_approval: false,
         hidden: false,
         asked_by_call_id: String::new(),
+        not_before: None,
     });
     Event::RunOpened(v1::RunOpened { run_id: "run_1".to_owned(), deadline: None, calls: calls.collect() })
 }

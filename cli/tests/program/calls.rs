@@ -155,6 +155,32 @@ fn a_context_goes_with_the_call_and_is_not_told_again() {
 }
 
 #[test]
+fn a_call_can_be_delayed_and_left_alone() {
+    let dev = Dev::start();
+    let waited = dev.run(["call", "bash", "command=echo done", "--delay", "1s"]);
+    assert_eq!((waited.code(), waited.stdout().as_str()), (0, "done\n"));
+    assert!(waited.stderr().contains("it is delayed until 20"), "{}", waited.stderr());
+
+    let left = dev.run(["call", "-o", "json", "bash", "command=echo done", "--delay", "1h", "--detach"]);
+    assert_eq!(left.code(), 0);
+    let run = left.json().remove(0);
+    assert_eq!(run["calls"][0]["state"], "CALL_STATE_DELAYED");
+    let id = run["run_id"].as_str().unwrap();
+    let shown = dev.run(["runs", "get", id]).stdout();
+    assert!(shown.contains("delayed · until 20"), "{shown}");
+    assert_eq!(dev.run(["runs", "cancel", id]).code(), 0);
+
+    let past = dev.run(["call", "bash", "command=echo done", "--not-before", "2020-01-01T00:00:00Z"]);
+    assert_eq!((past.code(), past.stdout().as_str()), (0, "done\n"));
+    let far = dev.run(["call", "bash", "command=echo done", "--not-before", "2999-01-01T00:00:00Z"]);
+    assert!(far.code() == 2 && far.stderr().contains("DELAY_TOO_LONG"), "{}", far.stderr());
+    for wrong in [["--not-before", "tomorrow"], ["--delay", "soon"]] {
+        let wrong = dev.run(["call", "bash", "command=echo done", wrong[0], wrong[1]]);
+        assert_eq!(wrong.code(), 2, "{}", wrong.stderr());
+    }
+}
+
+#[test]
 fn an_interrupt_cancels_the_call_and_waits_for_its_end() {
     let dev = Dev::start();
     let call = dev.background(["call", "-o", "json", "bash", "command=echo ready; sleep 60"]);

@@ -32,6 +32,9 @@ pub(crate) struct RequestedCall {
     pub(crate) tool: ToolName,
     pub(crate) arguments: Bytes,
     pub(crate) metadata: BTreeMap<String, String>,
+    /// Not before this time; a time that has passed is no delay.
+    pub(crate) not_before: Option<Timestamp>,
+    /// Counted from `not_before`, as the next one.
     pub(crate) timeout: Option<Duration>,
     pub(crate) queue_timeout: Option<Duration>,
     pub(crate) without_worker: WithoutWorker,
@@ -162,13 +165,13 @@ pub(crate) fn steps_for(calls: &[RequestedCall]) -> Steps {
 
 pub(crate) fn accept_one(mut call: RequestedCall, index: usize, scope: &Scope<'_>, steps: &mut Steps) -> CallSpec {
     let facade = delegate(&mut call, &scope.offer);
+    let (deadline, queue_deadline) = deadlines(&call, scope);
     let RequestedCall {
         id,
         tool,
         arguments,
         mut metadata,
-        timeout,
-        queue_timeout,
+        not_before,
         without_worker,
         concurrency,
         approval,
@@ -176,14 +179,13 @@ pub(crate) fn accept_one(mut call: RequestedCall, index: usize, scope: &Scope<'_
         files,
         refusal,
         unlisted,
+        ..
     } = call;
-    let Scope { offer, run_deadline, now, .. } = *scope;
+    let Scope { offer, now, .. } = *scope;
     trace::carry_on(&mut metadata);
-    let deadline = timeout.map_or(run_deadline, |timeout| now.after(timeout).min(run_deadline));
     let custom = offer.custom.get(&tool).filter(|_| unlisted.is_none());
     let takes_object = custom.is_none_or(Custom::takes_object);
     let arguments = if arguments.is_empty() && takes_object { Bytes::from_static(b"{}") } else { arguments };
-    let queue_deadline = queue_timeout.map(|timeout| now.after(timeout).min(deadline));
     // A version that is being rolled out gets only calls that it can execute, because callers know the listed version.
     let fit = |next: &Entry| scope.denies(next).is_none() && fits(next, &arguments);
     let found = match &unlisted {
@@ -191,7 +193,8 @@ pub(crate) fn accept_one(mut call: RequestedCall, index: usize, scope: &Scope<'_
         Some(Unlisted::Client) => None,
         Some(Unlisted::Unresolved(_)) | None => offer.route(&tool, fit),
     };
-    let wanted = Wanted { tool: &tool, arguments: &arguments, without_worker, custom, unlisted: unlisted.as_ref() };
+    let needs_worker = without_worker == WithoutWorker::Fail && not_before.is_none_or(|until| until <= now);
+    let wanted = Wanted { tool: &tool, arguments: &arguments, needs_worker, custom, unlisted: unlisted.as_ref() };
     let route = match (route(&wanted, scope, found, steps), scope.client_only) {
         (Route::Pool { .. }, true) => Route::Client,
         (route, _) => route,
@@ -218,6 +221,7 @@ pub(crate) fn accept_one(mut call: RequestedCall, index: usize, scope: &Scope<'_
     let tool = facade.map_or(tool, |facade| facade.tool.clone());
     CallSpec {
         metadata,
+        not_before,
         queue_deadline,
         without_worker,
         concurrency,
@@ -227,6 +231,13 @@ pub(crate) fn accept_one(mut call: RequestedCall, index: usize, scope: &Scope<'_
         files,
         ..CallSpec::new(id, tool, arguments, route, deadline)
     }
+}
+
+/// The deadlines of a call and of its start. Both count from the time before which the call does not begin.
+fn deadlines(call: &RequestedCall, scope: &Scope<'_>) -> (Timestamp, Option<Timestamp>) {
+    let begins = call.not_before.map_or(scope.now, |until| until.max(scope.now));
+    let deadline = call.timeout.map_or(scope.run_deadline, |timeout| begins.after(timeout).min(scope.run_deadline));
+    (deadline, call.queue_timeout.map(|timeout| begins.after(timeout).min(deadline)))
 }
 
 /// Gives a call of a facade the arguments for the tool behind it; `None` if the name is no facade.
@@ -333,13 +344,14 @@ fn made_id(index: usize) -> CallId {
 struct Wanted<'a> {
     tool: &'a ToolName,
     arguments: &'a Bytes,
-    without_worker: WithoutWorker,
+    /// The call fails if no worker is alive now. For a delayed call, its owner looks when the delay ends.
+    needs_worker: bool,
     custom: Option<&'a Custom>,
     unlisted: Option<&'a Unlisted>,
 }
 
 fn route(wanted: &Wanted<'_>, scope: &Scope<'_>, found: Option<(&PoolId, &Entry)>, steps: &mut Steps) -> Route {
-    let Wanted { tool, arguments, without_worker, custom, unlisted } = *wanted;
+    let Wanted { tool, arguments, needs_worker, custom, unlisted } = *wanted;
     let registry = scope.offer.registry;
     // Oversized arguments cause the whole request to be rejected later, so they are not checked here.
     let is_sized = arguments.len() <= run::limit::ARGUMENTS_BYTES_MAX;
@@ -366,8 +378,7 @@ fn route(wanted: &Wanted<'_>, scope: &Scope<'_>, found: Option<(&PoolId, &Entry)
         return Route::Client;
     }
     // Shortly after the start, a worker that is still unknown may be alive: then the call's owner decides.
-    let fails = without_worker == WithoutWorker::Fail && !scope.client_only;
-    if fails && registry.settled && registry.living_hosts(pool, entry).taking == 0 {
+    if needs_worker && !scope.client_only && registry.settled && registry.living_hosts(pool, entry).taking == 0 {
         return Route::Refused(run::no_worker(tool, pool));
     }
     Route::Pool { pool: pool.clone(), policy: hosted.manifest.policy.clone(), version: entry.version().cloned() }

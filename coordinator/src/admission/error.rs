@@ -159,6 +159,8 @@ fn reason(rejection: &CommandError) -> Reason {
         | CommandError::OutputTooLarge { .. } => Reason::PayloadTooLarge,
         CommandError::DeadlinePassed => Reason::DeadlinePassed,
         CommandError::DeadlineTooFar { .. } => Reason::DeadlineTooFar,
+        CommandError::DelayTooLong { .. } => Reason::DelayTooLong,
+        CommandError::ClientCallDelayed { .. } => Reason::ClientCallDelayed,
         CommandError::RunClosed => Reason::RunClosed,
         CommandError::RunEnded => Reason::RunEnded,
         CommandError::UnknownCall { .. } => Reason::CallNotFound,

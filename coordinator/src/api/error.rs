@@ -134,7 +134,9 @@ fn metadata(rejection: &CommandError) -> Metadata {
             call.iter().map(of_call).chain(context).collect()
         }
         CommandError::DeadlineTooFar { limit_s } => vec![("limit_s", limit_s.to_string())],
+        CommandError::DelayTooLong { call, left_s, .. } => vec![of_call(call), ("limit_s", left_s.to_string())],
         CommandError::DuplicateCallId { call }
+        | CommandError::ClientCallDelayed { call }
         | CommandError::UnknownCall { call }
         | CommandError::NotParkedAnyMore { call, .. }
         | CommandError::AlreadyDecided { call, .. }

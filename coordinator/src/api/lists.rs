@@ -29,9 +29,10 @@ const TOOLS_MAX: usize = 1000;
 /// Cancellations in progress for one request.
 const CANCELS_AT_ONCE: usize = 16;
 /// The states that are not final.
-const OPEN_STATES: [v1::CallState; 5] = [
+const OPEN_STATES: [v1::CallState; 6] = [
     v1::CallState::Accepted,
     v1::CallState::AwaitingApproval,
+    v1::CallState::Delayed,
     v1::CallState::Queued,
     v1::CallState::Running,
     v1::CallState::WaitingForClient,

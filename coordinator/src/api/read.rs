@@ -8,7 +8,7 @@ use proto::convert::{self, api};
 use proto::{history, v1};
 use run::{
     Answer, CallError, CallId, CommandError, Content, Decision, ErrorKind, Fields, RequestId, RunId, TenantId,
-    ToolName, limit,
+    Timestamp, ToolName, limit,
 };
 use schema::pattern::Budget;
 
@@ -51,6 +51,18 @@ pub(super) fn timeout<F: Into<String>>(
     match proto::convert::time_in(wire) {
         Some(timeout) if !timeout.is_zero() => Ok(Some(timeout)),
         Some(_) | None => Err(malformed(field())("must be longer than zero")),
+    }
+}
+
+/// A time that may have passed.
+fn time(
+    field: impl FnOnce() -> String,
+    wire: Option<prost_types::Timestamp>,
+) -> Result<Option<Timestamp>, RequestError> {
+    let Some(wire) = wire else { return Ok(None) };
+    match api::time_in(wire) {
+        Some(time) => Ok(Some(time)),
+        None => Err(malformed(field())("is not a time between the years 1970 and 9999")),
     }
 }
 
@@ -192,6 +204,7 @@ pub(super) fn asked(calls: Vec<v1::NewCall>) -> Result<Vec<RequestedCall>, Reque
             tool: call.tool.parse().map_err(|error| malformed(field("tool"))(error))?,
             arguments: call.arguments.into(),
             metadata: call.metadata.into_iter().collect(),
+            not_before: time(|| field("not_before"), call.not_before)?,
             timeout: timeout(|| field("timeout"), call.timeout)?,
             queue_timeout: timeout(|| field("queue_timeout"), call.queue_timeout)?,
             without_worker,

@@ -80,9 +80,11 @@ impl Paused {
         let (what, word) = match call.state() {
             // A call in the queue of another pool is given back by the worker that receives it.
             CallState::Accepted | CallState::Queued { .. } => of_tool().or_else(of_pool)?,
-            CallState::AwaitingApproval | CallState::WaitingForClient | CallState::Running(_) | CallState::Ended(_) => {
-                return None;
-            }
+            CallState::AwaitingApproval
+            | CallState::Delayed
+            | CallState::WaitingForClient
+            | CallState::Running(_)
+            | CallState::Ended(_) => return None,
         };
         let by = if word.by.is_empty() || !names { String::new() } else { format!(" by {}", word.by) };
         let reason = if word.reason.is_empty() { String::new() } else { format!(" ({})", line(&word.reason)) };

@@ -32,6 +32,7 @@ pub(crate) struct CallSummary {
     pub(crate) attempts: u32,
     pub(crate) parked: bool,
     pub(crate) ended: Option<Timestamp>,
+    pub(crate) not_before: Option<Timestamp>,
     /// Unspecified if no error ended it.
     pub(crate) error: CallErrorKind,
 }
@@ -90,6 +91,7 @@ pub(crate) fn is_over(state: CallState) -> bool {
         | CallState::Accepted
         | CallState::WaitingForClient
         | CallState::AwaitingApproval
+        | CallState::Delayed
         | CallState::Queued
         | CallState::Running => false,
     }
@@ -110,6 +112,7 @@ impl CallSummary {
             attempts: 0,
             parked: false,
             ended: None,
+            not_before: spec.not_before,
             error: CallErrorKind::Unspecified,
         };
         summary.update(call);
@@ -125,6 +128,7 @@ impl CallSummary {
             run::CallState::Accepted
             | run::CallState::WaitingForClient
             | run::CallState::AwaitingApproval
+            | run::CallState::Delayed
             | run::CallState::Queued { .. }
             | run::CallState::Running(_) => None,
         };

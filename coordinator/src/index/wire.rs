@@ -33,6 +33,7 @@ impl From<&CallSummary> for v1::CallSummary {
             parked: call.parked,
             end_time: call.ended.map(timestamp),
             error_kind: call.error.into(),
+            not_before: call.not_before.map(timestamp),
         }
     }
 }
@@ -67,6 +68,7 @@ impl TryFrom<v1::CallSummary> for CallSummary {
             attempts: wire.attempts,
             parked: wire.parked,
             ended: wire.end_time.map(moment),
+            not_before: wire.not_before.map(moment),
             error: wire.error_kind(),
         })
     }

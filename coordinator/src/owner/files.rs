@@ -88,7 +88,9 @@ fn judge(run: &Run, pool: &PoolId, wanted: &ChunkRequest) -> Judged {
     match call.state() {
         CallState::Queued { .. } | CallState::Running(_) => Judged::Give,
         CallState::Accepted => Judged::Later,
-        CallState::AwaitingApproval | CallState::WaitingForClient => Judged::Refuse("the call is not executed"),
+        CallState::AwaitingApproval | CallState::Delayed | CallState::WaitingForClient => {
+            Judged::Refuse("the call is not executed")
+        }
         CallState::Ended(_) => Judged::Refuse("the call has ended"),
     }
 }

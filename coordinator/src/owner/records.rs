@@ -85,7 +85,9 @@ fn judge(run: &Run, pool: &PoolId, wanted: &RecordRequest) -> Judged {
         }
         CallState::Queued { .. } | CallState::Running(_) => Judged::Perform,
         CallState::Accepted => Judged::Later,
-        CallState::AwaitingApproval | CallState::WaitingForClient => Judged::Refuse("the call is not executed"),
+        CallState::AwaitingApproval | CallState::Delayed | CallState::WaitingForClient => {
+            Judged::Refuse("the call is not executed")
+        }
         CallState::Ended(_) => Judged::Refuse("the call has ended"),
     }
 }

@@ -37,10 +37,14 @@ impl Tallies {
         match call.state() {
             CallState::WaitingForClient => self.client_calls += 1,
             CallState::AwaitingApproval => self.approvals += 1,
-            CallState::Accepted | CallState::Queued { .. } | CallState::Running(_) | CallState::Ended(_) => {}
+            CallState::Accepted
+            | CallState::Delayed
+            | CallState::Queued { .. }
+            | CallState::Running(_)
+            | CallState::Ended(_) => {}
         }
         let Route::Pool { pool, version, .. } = &call.spec().route else { return };
-        if matches!(call.state(), CallState::Ended(_) | CallState::AwaitingApproval) {
+        if matches!(call.state(), CallState::Ended(_) | CallState::AwaitingApproval | CallState::Delayed) {
             return;
         }
         let waits = matches!(call.state(), CallState::Accepted | CallState::Queued { .. });
@@ -67,7 +71,7 @@ impl Tallies {
                 tally.oldest = Some(tally.oldest.map_or(*since, |oldest| oldest.min(*since)));
             }
             CallState::Running(_) => tally.running += 1,
-            CallState::WaitingForClient | CallState::AwaitingApproval | CallState::Ended(_) => {}
+            CallState::WaitingForClient | CallState::AwaitingApproval | CallState::Delayed | CallState::Ended(_) => {}
         }
     }
 

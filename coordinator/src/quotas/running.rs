@@ -151,7 +151,10 @@ impl Running {
                     None => self.take(key, whose(run, call, registry), None),
                 },
                 CallState::Ended(_) => freed |= self.free(key),
-                CallState::Accepted | CallState::AwaitingApproval | CallState::WaitingForClient => {}
+                CallState::Accepted
+                | CallState::AwaitingApproval
+                | CallState::Delayed
+                | CallState::WaitingForClient => {}
             }
         }
         freed

@@ -69,5 +69,10 @@ pub(crate) fn digest(new: &NewRun) -> Digest {
         hash.text("contexts");
         std::iter::once(&new.context).chain(calls()).for_each(|context| hash.text(&fields_out(context)));
     }
+    // So are calls without a delay.
+    if new.calls.iter().any(|call| call.not_before.is_some()) {
+        hash.text("delays");
+        new.calls.iter().for_each(|call| hash.number(call.not_before.map_or(u64::MAX, |until| until.0)));
+    }
     hash.end()
 }

@@ -34,12 +34,15 @@ impl Runs {
             return self.known(into).await.map(|known| known.run);
         }
         let spec = call.spec();
-        let since = |deadline: Timestamp| deadline.since(call.accepted_at());
+        let accepted = call.accepted_at();
+        let began = spec.not_before.map_or(accepted, |until| until.max(accepted));
+        let since = |deadline: Timestamp| deadline.since(began);
         let asked = RequestedCall {
             id: Some(spec.id.clone()),
             tool: spec.tool.clone(),
             arguments: spec.arguments.clone(),
             metadata: spec.metadata.clone(),
+            not_before: None,
             timeout: None,
             queue_timeout: spec.queue_deadline.map(since),
             without_worker: spec.without_worker,

@@ -86,6 +86,7 @@ mod tests {
             tool: "greet".parse().unwrap(),
             arguments: arguments.into(),
             metadata: BTreeMap::new(),
+            not_before: None,
             timeout: None,
             queue_timeout: None,
             without_worker: WithoutWorker::Wait,

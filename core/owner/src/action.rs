@@ -83,6 +83,7 @@ pub(crate) fn append(
         // A worker has come, or the effect is no append.
         (None, _, Effect::Refuse { .. } | Effect::Stop { .. }) => return None,
         (None, _, Effect::Decide { call }) => run.decide_by_default(call)?,
+        (None, _, Effect::EndDelay { call }) => Event::CallDelayEnded { call },
         (None, _, Effect::Cancel { call }) => Event::CallCancelled { call },
         (None, _, Effect::Expire { call, deadline }) => Event::CallExpired { call, deadline },
         (None, _, Effect::Close) => Event::RunClosed,
@@ -107,6 +108,7 @@ fn silent(run: &Run, event: &Event) -> Option<JobLease> {
         CallState::Accepted
         | CallState::WaitingForClient
         | CallState::AwaitingApproval
+        | CallState::Delayed
         | CallState::Queued { .. }
         | CallState::Ended(_) => None,
     }

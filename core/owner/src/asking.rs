@@ -90,6 +90,7 @@ fn stands(state: &CallState) -> UserAnswer {
         CallState::WaitingForClient
         | CallState::Accepted
         | CallState::AwaitingApproval
+        | CallState::Delayed
         | CallState::Queued { .. }
         | CallState::Running(_) => UserAnswer::Open,
     }

@@ -38,6 +38,7 @@ fn is_end(effect: &Effect) -> bool {
         | Effect::Stop { .. }
         | Effect::Cancel { .. }
         | Effect::Decide { .. }
+        | Effect::EndDelay { .. }
         | Effect::Refuse { .. }
         | Effect::Close => false,
     }

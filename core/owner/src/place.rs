@@ -36,6 +36,7 @@ impl SubjectKind {
             | Event::CallFailed { call, .. }
             | Event::CallRedriven { call, .. }
             | Event::CallDropped { call }
+            | Event::CallDelayEnded { call }
             | Event::CallDecided { call, .. }
             | Event::ClientAnswered { call, .. } => Self::Control { call: *call },
             Event::AttemptStarted { attempt, pool, .. }

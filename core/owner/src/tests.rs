@@ -41,6 +41,7 @@ fn spec(name: &str) -> CallSpec {
         arguments: Bytes::from_static(b"{}"),
         metadata: BTreeMap::new(),
         route: Route::Pool { pool: pool(), policy, version: None },
+        not_before: None,
         deadline: START.after(Duration::from_secs(600)),
         queue_deadline: None,
         without_worker: WithoutWorker::Wait,

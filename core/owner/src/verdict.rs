@@ -98,6 +98,7 @@ fn left_to_do(call: &Call, now: Timestamp) -> Verdict {
         CallState::Accepted
         | CallState::WaitingForClient
         | CallState::AwaitingApproval
+        | CallState::Delayed
         | CallState::Queued { .. }
         | CallState::Ended(_) => call.verdict(1, now),
     }

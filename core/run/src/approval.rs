@@ -114,7 +114,7 @@ impl Call {
         in_time.then_some(approval.deadline.min(self.spec.deadline))
     }
 
-    /// The first decision counts. An approved call joins the turn order.
+    /// The first decision counts. An approved call joins the turn order, unless it is delayed.
     pub(crate) fn decide(&mut self, decision: &Decision, by: Decider, at: Timestamp, heard: &mut Vec<Fact>) {
         if self.state != CallState::AwaitingApproval {
             return;
@@ -127,8 +127,7 @@ impl Call {
                     let arguments = arguments.clone();
                     self.spec = Arc::new(CallSpec { arguments, ..CallSpec::clone(&self.spec) });
                 }
-                self.state = CallState::Accepted;
-                self.in_turn_since = at;
+                self.approved(at, heard);
             }
             Decision::Rejected { reason } => {
                 let reason = if reason.trim().is_empty() { "no reason was given" } else { reason };

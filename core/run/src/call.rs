@@ -1,12 +1,13 @@
 //! One call: its states, and how each event changes them.
 //!
 //! ```text
-//! awaiting approval ──▶ accepted ──▶ queued ──▶ running ──▶ ended        waiting for client ──▶ ended
-//!                                       ▲──────────┘ retry, given back
+//! awaiting approval ──▶ delayed ──▶ accepted ──▶ queued ──▶ running ──▶ ended        waiting for client ──▶ ended
+//!                                                   ▲──────────┘ retry, given back
 //! ```
 
 mod cancel;
 mod deadlines;
+mod delay;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -34,7 +35,7 @@ pub struct Call {
     pub(crate) spec: Arc<CallSpec>,
     pub(crate) state: CallState,
     accepted_at: Timestamp,
-    /// When it was accepted, or approved.
+    /// When it was accepted or approved, or when its delay was to end, whichever was last.
     pub(crate) in_turn_since: Timestamp,
     /// The log position of its job; 0 while there is none.
     job: u64,
@@ -65,6 +66,8 @@ pub enum CallState {
     Accepted,
     /// It waits for an approval.
     AwaitingApproval,
+    /// It waits for the time before which it may not begin.
+    Delayed,
     /// It waits for the client, which alone can answer it.
     WaitingForClient,
     Queued {
@@ -149,12 +152,13 @@ impl Call {
     pub(crate) fn accept(index: CallIndex, spec: Arc<CallSpec>, at: Timestamp, heard: &mut Vec<Fact>) -> Self {
         let state = match &spec.route {
             Route::Pool { .. } if spec.approval.is_some() => CallState::AwaitingApproval,
-            Route::Pool { .. } => CallState::Accepted,
+            Route::Pool { .. } => delay::next_state(&spec, at),
             Route::Client => CallState::WaitingForClient,
             Route::Refused(error) => CallState::Ended(Ended { at, outcome: Outcome::Failed(error.clone()) }),
         };
         match &state {
             CallState::AwaitingApproval => heard.push(Fact::ApprovalAsked { call: index }),
+            CallState::Delayed => heard.push(Fact::Delayed { call: index }),
             CallState::WaitingForClient if spec.asked_by.is_some() => heard.push(Fact::QuestionAsked { call: index }),
             CallState::WaitingForClient => heard.push(Fact::CallWaits { call: index }),
             CallState::Ended(_) => heard.push(Fact::CallEnded { call: index }),
@@ -249,6 +253,7 @@ impl Call {
             CallState::Ended(ended) => Some(&ended.outcome),
             CallState::Accepted
             | CallState::AwaitingApproval
+            | CallState::Delayed
             | CallState::WaitingForClient
             | CallState::Queued { .. }
             | CallState::Running(_) => None,
@@ -272,6 +277,7 @@ impl Call {
         match &self.state {
             CallState::Accepted => "accepted",
             CallState::AwaitingApproval => "awaiting approval",
+            CallState::Delayed => "delayed",
             CallState::WaitingForClient => "waiting for the client",
             CallState::Queued { .. } => "queued",
             CallState::Running(_) => "running",
@@ -333,6 +339,7 @@ impl Call {
             | CallState::Queued { .. }
             | CallState::Accepted
             | CallState::AwaitingApproval
+            | CallState::Delayed
             | CallState::WaitingForClient
             | CallState::Ended(_) => return Hearing::Ignored,
         }
@@ -492,6 +499,7 @@ impl Call {
             CallState::Running(_)
             | CallState::Accepted
             | CallState::AwaitingApproval
+            | CallState::Delayed
             | CallState::WaitingForClient
             | CallState::Queued { .. }
             | CallState::Ended(_) => None,
@@ -523,7 +531,8 @@ impl Call {
                 _ => false,
             },
             DeadlineKind::Queue => {
-                matches!(self.state, CallState::Accepted | CallState::Queued { .. }) && self.is_untried()
+                matches!(self.state, CallState::Accepted | CallState::Delayed | CallState::Queued { .. })
+                    && self.is_untried()
             }
             DeadlineKind::Call | DeadlineKind::Client | DeadlineKind::Run | DeadlineKind::Opening => true,
         };

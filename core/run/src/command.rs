@@ -114,6 +114,21 @@ pub enum CommandError {
     DeadlinePassed,
     #[error("the deadline is too far in the future: a run may last at most {limit_s} s")]
     DeadlineTooFar { limit_s: u64 },
+    #[error(
+        "call {call} is delayed (`not_before`), but its client answers it: only calls that workers execute have a delay"
+    )]
+    ClientCallDelayed { call: CallId },
+    #[error(
+        "call {call} is delayed for {delay_s} s, but must end within {left_s} s: choose an earlier `not_before`, or a \
+        later deadline of the run, at most {limit_s} s ahead; a schedule starts calls that are later than that"
+    )]
+    DelayTooLong {
+        call: CallId,
+        delay_s: u64,
+        /// Until the deadline of the call.
+        left_s: u64,
+        limit_s: u64,
+    },
     #[error("the run is closed to further calls")]
     RunClosed,
     #[error("the run has ended")]
@@ -162,6 +177,8 @@ impl CommandError {
             | Self::RequestTooLarge { .. }
             | Self::DeadlinePassed
             | Self::DeadlineTooFar { .. }
+            | Self::ClientCallDelayed { .. }
+            | Self::DelayTooLong { .. }
             | Self::RunClosed
             | Self::RunEnded
             | Self::AlreadyAnswered { .. }

@@ -15,6 +15,8 @@ pub enum Effect {
     Cancel { call: CallIndex },
     /// Append the default decision on the call.
     Decide { call: CallIndex },
+    /// Append that the call's delay has ended.
+    EndDelay { call: CallIndex },
     /// Append that the call expired.
     Expire { call: CallIndex, deadline: DeadlineKind },
     /// Append that no worker of the call's pool is alive. State alone never yields this effect, because only the owner
@@ -54,7 +56,8 @@ impl Run {
         // An attempt that overruns while it is being stopped is ended when its grace is over, not before.
         let times = calls.flat_map(|call| {
             let by = if call.is_untried() { call.start_by() } else { call.spec.deadline };
-            let by = call.default_due().map_or(by, |due| due.min(by));
+            let due = call.default_due().or_else(|| call.delayed_until());
+            let by = due.map_or(by, |due| due.min(by));
             let overrun = || call.overrun().map(|(at, _)| at);
             [Some(by), call.cancel_overdue().or_else(overrun)].into_iter().flatten()
         });
@@ -73,12 +76,17 @@ fn outstanding_for(call: &Call, now: Timestamp) -> Option<Effect> {
             Some(Effect::Expire { call: index, deadline: DeadlineKind::Client })
         }
         _ if call.spec.deadline <= now => Some(Effect::Expire { call: index, deadline: DeadlineKind::Call }),
-        CallState::Accepted | CallState::Queued { .. } if call.start_by() <= now => {
+        CallState::Accepted | CallState::Delayed | CallState::Queued { .. } if call.start_by() <= now => {
             Some(Effect::Expire { call: index, deadline: DeadlineKind::Queue })
         }
-        CallState::Accepted | CallState::AwaitingApproval | CallState::WaitingForClient | CallState::Queued { .. } => {
-            None
+        CallState::Delayed if call.delayed_until().is_none_or(|until| until <= now) => {
+            Some(Effect::EndDelay { call: index })
         }
+        CallState::Accepted
+        | CallState::AwaitingApproval
+        | CallState::Delayed
+        | CallState::WaitingForClient
+        | CallState::Queued { .. } => None,
         CallState::Running(running) => match (call.cancel_overdue(), call.overrun()) {
             (Some(overdue), _) if overdue <= now => Some(Effect::Cancel { call: index }),
             (Some(_), _) => Some(Effect::Stop { attempt: running.attempt }),

@@ -87,6 +87,10 @@ pub enum Event {
     CallDropped {
         call: CallIndex,
     },
+    /// The time before which a delayed call may not begin has come.
+    CallDelayEnded {
+        call: CallIndex,
+    },
     /// A call that awaited approval was decided on, by a person or by default.
     CallDecided {
         call: CallIndex,
@@ -170,6 +174,8 @@ pub struct CallSpec {
     /// Metadata from the caller for the tool, not for the model: opaque, passed on as it is.
     pub metadata: BTreeMap<String, String>,
     pub route: Route,
+    /// The call is not dispatched before this time; `None` for a call that is not delayed.
+    pub not_before: Option<Timestamp>,
     /// The call ends by this time, whatever happens. Includes time in the queue.
     pub deadline: Timestamp,
     /// Deadline for the start of its first attempt; `None` if only the other deadlines count.
@@ -191,8 +197,8 @@ pub struct CallSpec {
 }
 
 impl CallSpec {
-    /// A call with nothing beyond what every call has: no metadata, context, files or approval, no deadline for its
-    /// start, and free to run beside others. Other values are set with the struct update syntax.
+    /// A call with nothing beyond what every call has: no metadata, context, files, approval or delay, no deadline for
+    /// its start, and free to run beside others. Other values are set with the struct update syntax.
     #[must_use]
     pub fn new(id: CallId, tool: ToolName, arguments: impl Into<Bytes>, route: Route, deadline: Timestamp) -> Self {
         Self {
@@ -201,6 +207,7 @@ impl CallSpec {
             arguments: arguments.into(),
             metadata: BTreeMap::new(),
             route,
+            not_before: None,
             deadline,
             queue_deadline: None,
             without_worker: WithoutWorker::Wait,

@@ -79,6 +79,7 @@ impl Run {
             | Event::CallFailed { call, .. }
             | Event::CallRedriven { call, .. }
             | Event::CallDropped { call }
+            | Event::CallDelayEnded { call }
             | Event::CallDecided { call, .. }
             | Event::ClientAnswered { call, .. } => self.control(*call, sequence, |_| {}),
             // Nobody expects anything of workers' subjects, and what is last on a job's is not a part of the state.

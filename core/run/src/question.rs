@@ -195,6 +195,7 @@ impl Call {
             | CallState::Queued { .. }
             | CallState::Running(_)
             | CallState::AwaitingApproval
+            | CallState::Delayed
             | CallState::WaitingForClient
             | CallState::Ended(_) => Err(AskError::Superseded),
         }

@@ -2,7 +2,7 @@
 
 mod apply;
 
-use crate::admission::{check_context, check_new_calls};
+use crate::admission::{check_context, check_delays, check_new_calls};
 use crate::call::{Call, CallState, Disposition, Ended};
 use crate::chunks::Span;
 use crate::command::{Answer, Command, CommandError, Opening};
@@ -22,7 +22,7 @@ pub struct Run {
     /// More calls may be appended.
     open: bool,
     pub(crate) calls: Vec<Call>,
-    /// The calls that a pool executes, in turn order: the order in which they were accepted or approved.
+    /// The calls that a pool executes, in turn order: the order in which they were accepted, approved or due.
     pub(crate) line: Vec<CallIndex>,
     pub(crate) status: RunStatus,
     cancel_requested: bool,
@@ -90,6 +90,14 @@ pub enum Fact {
     },
     /// It was decided whether the call is executed.
     Decided {
+        call: CallIndex,
+    },
+    /// The call waits for the time before which it may not begin.
+    Delayed {
+        call: CallIndex,
+    },
+    /// That time has come.
+    DelayEnded {
         call: CallIndex,
     },
     /// The call waits for its client.
@@ -232,10 +240,10 @@ impl Run {
     /// The events with which a run begins. A single call for a pool is dispatched by the same entry that opens its run.
     ///
     /// # Errors
-    /// A [`CommandError`] if a limit is exceeded, an id is used twice, or a deadline is out of range.
+    /// A [`CommandError`] if a limit is exceeded, an id is used twice, or a deadline or a delay is out of range.
     pub fn open(opening: Opening, now: Timestamp) -> Result<Vec<Event>, CommandError> {
         let Opening {
-            calls,
+            mut calls,
             deadline,
             open,
             fail_fast,
@@ -259,8 +267,11 @@ impl Run {
         }
         check_context(None, &context)?;
         check_new_calls(&[], &calls)?;
+        check_delays(&mut calls, deadline, now)?;
         let dispatched = match (calls.as_slice(), open) {
-            ([call], false) if !apart && call.approval.is_none() => dispatch(CallIndex(0), call),
+            ([call], false) if !apart && call.approval.is_none() && call.not_before.is_none() => {
+                dispatch(CallIndex(0), call)
+            }
             _ => None,
         };
         let context = if open && !client_only { context } else { Fields::default() };
@@ -275,7 +286,7 @@ impl Run {
     /// A [`CommandError`] if the command is not possible in the current state.
     pub fn decide(&self, command: Command, now: Timestamp) -> Result<Vec<Event>, CommandError> {
         match command {
-            Command::AppendCalls { calls } => {
+            Command::AppendCalls { mut calls } => {
                 self.check_open()?;
                 if calls.is_empty() {
                     return Err(CommandError::NoCalls);
@@ -284,6 +295,7 @@ impl Run {
                     return Err(CommandError::DeadlinePassed);
                 }
                 check_new_calls(&self.calls, &calls)?;
+                check_delays(&mut calls, self.deadline, now)?;
                 Ok(vec![Event::CallsAppended { calls }])
             }
             Command::Close if self.open => Ok(vec![Event::RunClosed]),
@@ -362,6 +374,7 @@ impl Run {
                     CallState::Ended(_)
                     | CallState::Accepted
                     | CallState::AwaitingApproval
+                    | CallState::Delayed
                     | CallState::Queued { .. }
                     | CallState::Running(_),
                     None,

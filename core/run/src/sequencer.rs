@@ -18,7 +18,7 @@ pub enum FloorPolicy {
     #[default]
     Arrival,
     /// The floor goes to calls in the order in which they were submitted. Calls that wait for the client or for
-    /// approval are skipped meanwhile.
+    /// approval, or are delayed, are skipped meanwhile.
     Submission,
     /// No floor: output in the order in which it is stored; each piece names its call.
     Interleaved,
@@ -130,7 +130,7 @@ struct Voice {
     speaks: bool,
     /// The attempt whose chunks were emitted.
     spoken: Option<AttemptNumber>,
-    /// It waits for its client or for approval.
+    /// It waits for its client or for approval, or is delayed.
     waits: bool,
     /// It is a question of a running call: it never takes the floor, because its call may hold it until the answer
     /// comes.
@@ -175,6 +175,9 @@ impl Sequencer {
                     self.voice(call).waits = false;
                     self.speak(OutputKind::Decided { call }, at, spoken);
                 }
+                // Nothing is emitted: its opening names the time, and its first attempt follows the end of the delay.
+                Fact::Delayed { call } => self.voice(call).waits = true,
+                Fact::DelayEnded { call } => self.voice(call).waits = false,
                 Fact::CallWaits { call } => {
                     self.voice(call).waits = true;
                     self.speak(OutputKind::CallWaits { call }, at, spoken);

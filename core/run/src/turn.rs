@@ -1,10 +1,11 @@
 //! Turn order: which calls may begin. The calls that a pool executes have one order, in which they were accepted or
-//! approved.
+//! approved, or in which their delays ended.
 //!
 //! - An exclusive call begins when all calls ahead of it have ended; calls behind it wait for its end.
 //! - If the owner ended a call without a report of its attempt, the call keeps its place until its worker reports that the tool
 //!   is gone, or is lost. A call that waits for that still ends by its own deadline.
-//! - A call that awaits approval blocks no other call: it joins the order when it is approved.
+//! - A call that awaits approval or is delayed blocks no other call: it joins the order when it is approved, and when
+//!   its delay ends.
 //! - If the run limits concurrent calls, a call begins when fewer than that are ahead of it.
 //!
 //! Only calls ahead of a call can block it, and every call that joins later is behind it. So once a call's turn has

@@ -31,7 +31,9 @@ impl Call {
     pub fn verdict(&self, delivered: u32, now: Timestamp) -> Verdict {
         let Some((_, policy)) = self.policy() else { return Verdict::Drop };
         match &self.state {
-            CallState::Ended(_) | CallState::AwaitingApproval | CallState::WaitingForClient => Verdict::Drop,
+            CallState::Ended(_) | CallState::AwaitingApproval | CallState::Delayed | CallState::WaitingForClient => {
+                Verdict::Drop
+            }
             CallState::Running(running) => self.verdict_on_lost(running.attempt, policy, delivered, now),
             CallState::Queued { .. } | CallState::Accepted if self.start_by() <= now => Verdict::Drop,
             // The worker has the job, so it is in the log even if this fold has not applied it yet.
@@ -85,6 +87,7 @@ impl Run {
             }
             CallState::Accepted
             | CallState::AwaitingApproval
+            | CallState::Delayed
             | CallState::WaitingForClient
             | CallState::Queued { .. }
             | CallState::Ended(_) => None,

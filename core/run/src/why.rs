@@ -24,6 +24,7 @@ impl Run {
                 ),
             },
             CallState::AwaitingApproval => call.why_unapproved(now),
+            CallState::Delayed => call.why_delayed(now),
             CallState::WaitingForClient => format!(
                 "has been waiting for its client for {}; without an answer it expires in {}",
                 span(now.since(call.accepted_at())),
@@ -48,6 +49,17 @@ impl Call {
         };
         let since = span(now.since(self.accepted_at()));
         format!("has been awaiting approval for {since}; without a decision it {follows} in {}", span(due.since(now)))
+    }
+
+    fn why_delayed(&self, now: Timestamp) -> String {
+        match self.delayed_until().map(|until| until.since(now)) {
+            Some(left) if !left.is_zero() => format!(
+                "is delayed: it begins in {} at the earliest (`not_before`), and expires in {}",
+                span(left),
+                span(self.start_by().since(now))
+            ),
+            _ => "its delay is over; the owner of its shard is about to append that".to_owned(),
+        }
     }
 
     fn why_held(&self, ahead: &Self, held: Held, now: Timestamp) -> String {

@@ -145,10 +145,8 @@ proptest! {
             let latest = run.calls().iter().filter(|call| call.outcome().is_none()).map(|call| call.spec().deadline);
             assert!(latest.chain([run.deadline()]).all(|deadline| next <= deadline));
             let ends_something = |effect: &Effect| {
-                matches!(
-                    effect,
-                    Effect::Cancel { .. } | Effect::Decide { .. } | Effect::Expire { .. } | Effect::ExpireRun
-                )
+                use Effect::{Cancel, Decide, EndDelay, Expire, ExpireRun};
+                matches!(effect, Cancel { .. } | Decide { .. } | EndDelay { .. } | Expire { .. } | ExpireRun)
             };
             assert!(run.outstanding(next).iter().any(ends_something), "woken at {next:?} for nothing");
             if let Some(before) = next.0.checked_sub(1).map(Timestamp) {
@@ -367,7 +365,7 @@ proptest! {
                 Verdict::Leave => prop_assert!(false, "that is said by who knows which workers live"),
                 Verdict::Drop => {
                     let start_by = call.spec().deadline.min(call.spec().queue_deadline.unwrap_or(Timestamp(u64::MAX)));
-                    let is_held = *call.state() == CallState::AwaitingApproval;
+                    let is_held = matches!(call.state(), CallState::AwaitingApproval | CallState::Delayed);
                     prop_assert!(call.outcome().is_some() || is_held || start_by <= START);
                 }
             }
@@ -416,6 +414,7 @@ proptest! {
             let waits = |call: &Call| match call.state() {
                 CallState::Accepted
                 | CallState::AwaitingApproval
+                | CallState::Delayed
                 | CallState::WaitingForClient
                 | CallState::Queued { .. } => true,
                 CallState::Running(_) => !call.cancel_requested(),

@@ -319,7 +319,7 @@ proptest! {
             let waits = open.map(|call| match call.state() {
                 CallState::WaitingForClient | CallState::AwaitingApproval => true,
                 CallState::Running(_) => call.is_asking(),
-                CallState::Accepted | CallState::Queued { .. } | CallState::Ended(_) => false,
+                CallState::Accepted | CallState::Delayed | CallState::Queued { .. } | CallState::Ended(_) => false,
             });
             let waits: Vec<bool> = waits.collect();
             let requires = !waits.is_empty() && waits.iter().all(|waits| *waits);
@@ -358,7 +358,7 @@ proptest! {
 fn questions_happen_in_the_histories() {
     let mut runner = TestRunner::new_with_rng(cases(1), TestRng::deterministic_rng(RngAlgorithm::XorShift));
     let (mut answered, mut ended, mut unheard) = (0, 0, 0);
-    for _ in 0..1000 {
+    for _ in 0..3000 {
         let history = whole_histories().new_tree(&mut runner).expect("a history").current();
         for_each_entry(&history.log, |entry, _, run, heard| {
             let asks = |call: &&Event| matches!(call, Event::CallsAppended { calls } if calls[0].asked_by.is_some());

@@ -42,6 +42,7 @@ pub fn ended(said: &[&v1::Content], outcome: &v1::CallOutcome, era: Era) -> Ende
         | v1::CallState::Unspecified
         | v1::CallState::Accepted
         | v1::CallState::AwaitingApproval
+        | v1::CallState::Delayed
         | v1::CallState::WaitingForClient
         | v1::CallState::Queued
         | v1::CallState::Running => Some(message()),

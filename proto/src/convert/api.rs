@@ -25,6 +25,14 @@ pub fn timestamp(at: Timestamp) -> prost_types::Timestamp {
     }
 }
 
+/// A time from the wire, rounded up to whole milliseconds; `None` if it is before the year 1970, or no time.
+#[must_use]
+pub fn time_in(wire: prost_types::Timestamp) -> Option<Timestamp> {
+    let (seconds, nanos) = (u64::try_from(wire.seconds).ok()?, u64::try_from(wire.nanos).ok()?);
+    let is_time = wire.seconds <= TIMESTAMP_SECONDS_MAX && nanos < 1_000_000_000;
+    is_time.then(|| Timestamp(seconds * 1000 + nanos.div_ceil(1_000_000)))
+}
+
 /// A reader's choice. An unknown value becomes the default.
 #[must_use]
 pub fn floor_policy(wire: v1::FloorPolicy) -> FloorPolicy {
@@ -128,6 +136,7 @@ pub fn call(call: &Call) -> v1::Call {
         return_direct: spec.result_use.return_direct,
         hidden: spec.result_use.hidden,
         asked_by_call_id: String::new(),
+        not_before: spec.not_before.map(timestamp),
     }
 }
 
@@ -159,6 +168,7 @@ pub fn state(call: &Call) -> v1::CallState {
     match call.state() {
         CallState::Accepted => v1::CallState::Accepted,
         CallState::AwaitingApproval => v1::CallState::AwaitingApproval,
+        CallState::Delayed => v1::CallState::Delayed,
         CallState::WaitingForClient => v1::CallState::WaitingForClient,
         CallState::Queued { .. } => v1::CallState::Queued,
         CallState::Running(_) => v1::CallState::Running,
@@ -372,5 +382,6 @@ fn opened_call(run: &Run, spec: &run::CallSpec) -> v1::OpenedCall {
         awaits_approval: spec.approval.is_some(),
         hidden: spec.result_use.hidden,
         asked_by_call_id: asked_by(run, spec),
+        not_before: spec.not_before.map(timestamp),
     }
 }

@@ -24,6 +24,9 @@ use crate::subject::{Subject, SubjectKind};
 use crate::v1;
 use crate::wire::v1::{self as wire, event::Kind};
 
+/// The version of an entry that opens a run with a delayed call.
+const WITH_DELAYS: u32 = 2;
+
 /// What a dispatch contains, unless the same entry opens the run and so contains it already.
 #[derive(Debug, Clone, Copy)]
 pub struct Dispatch<'a> {
@@ -44,9 +47,10 @@ pub fn encode(events: &[Event], job: Option<Dispatch<'_>>) -> Bytes {
 #[must_use]
 pub fn encode_as(nonce: u64, not_after: Option<Timestamp>, events: &[Event], job: Option<Dispatch<'_>>) -> Bytes {
     let attempt = events.iter().find_map(attempt_of).map(|attempt| attempt_out(*attempt));
+    let version = if events.iter().any(opens_delayed) { WITH_DELAYS } else { VERSION };
     let events = events.iter().map(|event| wire::Event { kind: Some(event_out(event, job)) }).collect();
     let not_after_ms = not_after.map_or(0, |not_after| not_after.0);
-    wire::Entry { version: VERSION, attempt, events, nonce, not_after_ms }.encode_to_vec().into()
+    wire::Entry { version, attempt, events, nonce, not_after_ms }.encode_to_vec().into()
 }
 
 /// Decodes a message of the log.
@@ -55,10 +59,20 @@ pub fn encode_as(nonce: u64, not_after: Option<Timestamp>, events: &[Event], job
 /// The message is not a log entry, or contains an event that is not allowed on its subject.
 pub fn decode(subject: &Subject, payload: Bytes, sequence: u64, at: Timestamp) -> Result<Entry, InvalidMessage> {
     let entry = wire::Entry::decode(payload)?;
-    check_version(entry.version)?;
+    check_entry_version(entry.version)?;
     let (attempt, not_after) = (entry.attempt, not_after_in(entry.not_after_ms));
     let events = entry.events.into_iter().map(|event| event_in(event, &subject.place, attempt));
     Ok(Entry { sequence, at, not_after, events: events.collect::<Result<_, _>>()? })
+}
+
+/// A release that does not know delays would dispatch the calls at once, so it must not read the opening of their run.
+/// Entries that add calls to a run keep their version: their positions in the run must be the same in all releases.
+fn opens_delayed(event: &Event) -> bool {
+    matches!(event, Event::RunOpened(opened) if opened.calls.iter().any(|call| call.not_before.is_some()))
+}
+
+fn check_entry_version(version: u32) -> Result<(), InvalidMessage> {
+    if version == WITH_DELAYS { Ok(()) } else { check_version(version) }
 }
 
 fn not_after_in(not_after_ms: u64) -> Option<Timestamp> {
@@ -87,7 +101,7 @@ pub fn decode_job(subject: &Subject, payload: Bytes, at: Timestamp) -> Result<Op
         return Err(InvalidMessage::Misplaced { event: "job" });
     };
     let entry = wire::Entry::decode(payload)?;
-    check_version(entry.version)?;
+    check_entry_version(entry.version)?;
     if is_late(at, not_after_in(entry.not_after_ms)) {
         return Ok(None);
     }
@@ -127,6 +141,7 @@ fn attempt_of(event: &Event) -> Option<&AttemptId> {
         | Event::CallFailed { .. }
         | Event::CallRedriven { .. }
         | Event::CallDropped { .. }
+        | Event::CallDelayEnded { .. }
         | Event::CallDecided { .. }
         | Event::ClientAnswered { .. } => None,
     }
@@ -164,6 +179,7 @@ fn event_out(event: &Event, job: Option<Dispatch<'_>>) -> Kind {
         Event::CallFailed { error, .. } => Kind::CallFailed(wire::CallFailed { error: Some(error_out(error)) }),
         Event::CallRedriven { into, .. } => Kind::CallRedriven(wire::CallRedriven { into_run_id: into.to_string() }),
         Event::CallDropped { .. } => Kind::CallDropped(wire::CallDropped {}),
+        Event::CallDelayEnded { .. } => Kind::CallDelayEnded(wire::CallDelayEnded {}),
         Event::CallDecided { decision, by, .. } => Kind::CallDecided(decided_out(decision, *by)),
         Event::ClientAnswered { answer, .. } => Kind::ClientAnswered(answer_out(answer)),
         Event::AttemptStarted { worker, lease, from, .. } => Kind::AttemptStarted(wire::AttemptStarted {
@@ -256,6 +272,7 @@ fn event_in(event: wire::Event, place: &SubjectKind, attempt: Option<wire::Attem
             Event::CallRedriven { call: *call, into: redriven.into_run_id.parse()? }
         }
         (Kind::CallDropped(_), SubjectKind::Control { call }) => Event::CallDropped { call: *call },
+        (Kind::CallDelayEnded(_), SubjectKind::Control { call }) => Event::CallDelayEnded { call: *call },
         (Kind::CallDecided(decided), SubjectKind::Control { call }) => decided_in(*call, decided)?,
         (Kind::ClientAnswered(answered), SubjectKind::Control { call }) => {
             Event::ClientAnswered { call: *call, answer: answer_in(answered)? }
@@ -305,6 +322,7 @@ fn event_in(event: wire::Event, place: &SubjectKind, attempt: Option<wire::Attem
         (Kind::AttemptEnded(_), _) => return misplaced("attempt ended"),
         (Kind::CallFailed(_), _) => return misplaced("call failed"),
         (Kind::CallRedriven(_), _) => return misplaced("call redriven"),
+        (Kind::CallDelayEnded(_), _) => return misplaced("call delay ended"),
         (Kind::CallDropped(_), _) => return misplaced("call dropped"),
         (Kind::AttemptStopping(_), _) => return misplaced("attempt stopping"),
     })
@@ -390,6 +408,7 @@ fn spec_out(spec: &CallSpec) -> wire::CallSpec {
         tool: spec.tool.to_string(),
         arguments: spec.arguments.clone(),
         metadata: spec.metadata.clone().into_iter().collect(),
+        not_before_ms: spec.not_before.map_or(0, |until| until.0),
         deadline_ms: spec.deadline.0,
         queue_deadline_ms: spec.queue_deadline.map_or(0, |deadline| deadline.0),
         without_worker: match spec.without_worker {
@@ -430,6 +449,7 @@ fn spec_in(wire: wire::CallSpec) -> Result<CallSpec, InvalidMessage> {
         arguments: wire.arguments,
         metadata: wire.metadata.into_iter().collect(),
         route,
+        not_before: (wire.not_before_ms > 0).then_some(Timestamp(wire.not_before_ms)),
         deadline: Timestamp(wire.deadline_ms),
         queue_deadline: (wire.queue_deadline_ms > 0).then_some(Timestamp(wire.queue_deadline_ms)),
         without_worker,

@@ -14,7 +14,7 @@ use formats::turns::{Answer, Arguments, Form, Reason, SkippedItem, Turn};
 use proto::convert::api;
 use proto::v1;
 use proto::v1::run_event::Event;
-use run::{FloorPolicy, Run, RunStatus, ToolName, WithoutWorker};
+use run::{FloorPolicy, Run, RunStatus, Timestamp, ToolName, WithoutWorker};
 use serde::Serialize;
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
@@ -90,6 +90,8 @@ struct Terms {
     form: Option<Form>,
     wait: Duration,
     timeout: Option<Duration>,
+    /// No call is executed before this time.
+    not_before: Option<Timestamp>,
     tenant: Option<run::TenantId>,
     /// Whether calls of dangerous tools await approval.
     confirm: Option<bool>,
@@ -100,7 +102,8 @@ struct Terms {
 impl Terms {
     fn read(ask: &Ask) -> Result<Self, Problem> {
         let (form, timeout, tenant, confirm, request_id) = (None, None, None, None, None);
-        let mut terms = Self { form, wait: WAIT, timeout, tenant, confirm, store: true, request_id };
+        let not_before = None;
+        let mut terms = Self { form, wait: WAIT, timeout, not_before, tenant, confirm, store: true, request_id };
         for (name, value) in &ask.query {
             let wrong = |why: String| Problem::malformed(Place::Parameter(name.clone()), format!("{name}: {why}"));
             match name.as_str() {
@@ -126,6 +129,11 @@ impl Terms {
                         ))
                     })?);
                 }
+                "not_before" => {
+                    let time = value.parse().ok().and_then(api::time_in);
+                    let reason = || wrong(format!("{value:?} is not a time, such as 2030-01-01T00:00:00Z"));
+                    terms.not_before = Some(time.ok_or_else(reason)?);
+                }
                 "tenant" => {
                     terms.tenant = Some(value.parse().map_err(|error: run::InvalidId| wrong(error.to_string()))?);
                 }
@@ -140,7 +148,7 @@ impl Terms {
                     terms.store = value.parse().map_err(|_| wrong(format!("{value:?} is neither true nor false")))?;
                 }
                 _ => {
-                    let known = "format, wait, timeout, tenant, confirmation, store";
+                    let known = "format, wait, timeout, not_before, tenant, confirmation, store";
                     return Err(wrong(format!("unknown parameter; known parameters: {known}")));
                 }
             }
@@ -154,7 +162,8 @@ impl Terms {
         Ok(terms)
     }
 
-    fn run(&self, calls: Vec<RequestedCall>) -> NewRun {
+    fn run(&self, mut calls: Vec<RequestedCall>) -> NewRun {
+        calls.iter_mut().for_each(|call| call.not_before = self.not_before);
         NewRun {
             calls,
             keep_open: false,
@@ -214,6 +223,7 @@ fn asked(turn: &Turn, runs: &Runs) -> Result<Sorted, Problem> {
             tool,
             arguments: arguments.into(),
             metadata: std::collections::BTreeMap::new(),
+            not_before: None,
             timeout: None,
             queue_timeout: None,
             without_worker: WithoutWorker::Wait,
@@ -454,11 +464,11 @@ pub(super) fn described() -> Value {
             query("wait", "How long to wait for calls to end, as `30s`, `500ms`, `2m`: 30 s if not set, 300 s at \
                 most.", json!({ "type": "string" })),
             query("timeout", "The time after which the run expires: 24 h if not set.", json!({ "type": "string" })),
+            query("not_before", "No call begins before this time.", json!({ "type": "string", "format": "date-time" })),
             query("tenant", "The tenant of the run.", json!({ "type": "string" })),
             query("confirmation", "Whether calls of tools with the permission EXTERNAL await approval: as the \
                 deployment is configured if not set.", json!({ "type": "string", "enum": ["ask", "none"] })),
-            query("store", "Whether the run is stored, as `store` of a CreateRunRequest; true if not set.",
-                json!({ "type": "boolean" })),
+            query("store", "As `store` of a CreateRunRequest; true if not set.", json!({ "type": "boolean" })),
             { "name": "Idempotency-Key", "in": "header", "description": "The `request_id` of the run: the same \
                 request with the same key waits for the same run.", "schema": { "type": "string" } },
         ],

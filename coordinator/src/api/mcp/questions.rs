@@ -50,6 +50,7 @@ pub(super) fn open(api: &Api, client: &Client, run: &Run) -> Vec<Open> {
         CallState::AwaitingApproval if approves => Some(of_approval(api, run, call)),
         CallState::WaitingForClient
         | CallState::AwaitingApproval
+        | CallState::Delayed
         | CallState::Accepted
         | CallState::Queued { .. }
         | CallState::Running(_)

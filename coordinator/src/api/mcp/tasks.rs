@@ -126,7 +126,7 @@ pub(super) async fn state(api: &Api, client: &Client, run: &Run) -> Result<Strin
         }
         CallState::Running(running) => open_state(api, client, run, (created, running.heard_at.max(created))),
         CallState::Queued { since } => open_state(api, client, run, (created, (*since).max(created))),
-        CallState::Accepted | CallState::AwaitingApproval | CallState::WaitingForClient => {
+        CallState::Accepted | CallState::AwaitingApproval | CallState::Delayed | CallState::WaitingForClient => {
             open_state(api, client, run, (created, created))
         }
     }

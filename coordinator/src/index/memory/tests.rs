@@ -15,6 +15,7 @@ fn run(number: u64, status: RunStatus, calls: &[CallState]) -> Arc<Summary> {
         pool: None,
         state: *state,
         attempts: 1,
+        not_before: None,
         parked: *state == CallState::Failed,
         ended: None,
         error: CallErrorKind::Unspecified,

@@ -31,10 +31,11 @@ const STATUSES: [RunStatus; 6] = [
     RunStatus::Cancelled,
     RunStatus::Expired,
 ];
-const STATES: [CallState; 9] = [
+const STATES: [CallState; 10] = [
     CallState::Accepted,
     CallState::WaitingForClient,
     CallState::AwaitingApproval,
+    CallState::Delayed,
     CallState::Queued,
     CallState::Running,
     CallState::Completed,

@@ -87,3 +87,31 @@ fn an_entry_that_cannot_be_read_is_expected_by_the_next_append_on_its_subject() 
     let [Action::Append(append)] = actions.as_slice() else { panic!("{actions:?}") };
     assert_eq!(append.expected, 2);
 }
+
+#[test]
+fn the_delay_of_a_call_is_ended_at_its_time_or_by_the_next_owner_if_that_comes_later() {
+    let (run, minute) = (run_id(1), Duration::from_secs(60));
+    let opens = || vec![opening(vec![CallSpec { not_before: Some(START.after(minute)), ..spec("a") }])];
+    let (ended, dispatched) =
+        (Event::CallDelayEnded { call: CALL }, Event::CallDispatched { call: CALL, pool: pool() });
+    let mut story = Story::begin();
+    assert!(story.log(run, opens()).is_empty() && story.wait(59).is_empty());
+    assert_eq!(story.owner.poll_timeout(), Some(START.after(minute)));
+    let actions = story.wait(1);
+    assert_eq!(appended(&actions), [&ended]);
+    story.done(&actions);
+    assert_eq!(appended(&story.wait(1)), [&ended], "the log has not shown it");
+
+    // The owner dies, and the next one reads the run from the log.
+    let mut next = Story { now: story.now, sequence: 1, ..Story::without_shard() };
+    let mut known = Known::new(run);
+    known.apply(&Entry { sequence: 1, at: START, not_after: None, events: opens() }, &mut Vec::new());
+    next.owner.handle_claimed(SHARD, 2);
+    let taken = Takeover { claim: 2, through: 1, tip: 1, open: vec![known], unread: Vec::new() };
+    assert!(next.owner.handle_taken(SHARD, taken, next.now) && next.owner.begin_to_lead(SHARD));
+    next.owner.check_shard(SHARD, next.now, &next.world);
+    let actions = next.actions();
+    assert_eq!(appended(&actions), [&ended]);
+    let actions = next.log(run, vec![ended]);
+    assert_eq!(appended(&actions), [&dispatched]);
+}

@@ -51,7 +51,7 @@ impl Call {
             }
             CallState::Accepted => self.is_repeatable() && turns.contains(&self.index),
             CallState::Queued { .. } => self.is_repeatable(),
-            CallState::AwaitingApproval | CallState::WaitingForClient => false,
+            CallState::AwaitingApproval | CallState::Delayed | CallState::WaitingForClient => false,
         };
         let stopped = if may_run { Stopped::Unconfirmed } else { Stopped::NotRunning };
         self.end(Outcome::Cancelled { reason: reason.to_owned(), stopped }, at, heard);

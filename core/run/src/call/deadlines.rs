@@ -7,12 +7,13 @@ use crate::limit::{CANCEL_GRACE, OVERRUN_GRACE};
 
 impl Call {
     /// Deadline for the start of an attempt, while none runs. Calls that wait for their client or for approval are not
-    /// in the queue; an approved call has its whole queue time after the approval.
+    /// in the queue; an approved call has its whole queue time after the approval, and a delayed one from the time
+    /// before which it may not begin.
     #[must_use]
     pub fn start_by(&self) -> Timestamp {
         let queues = self.policy().is_some() && self.is_untried() && self.state != CallState::AwaitingApproval;
         let queue = self.spec.queue_deadline.filter(|_| queues);
-        let queue = queue.map(|queue| queue.after(self.in_turn_since.since(self.accepted_at)));
+        let queue = queue.map(|queue| queue.after(self.in_turn_since.since(self.begins())));
         queue.map_or(self.spec.deadline, |queue| queue.min(self.spec.deadline))
     }
 

@@ -146,6 +146,7 @@ impl Run {
             | Event::CallFailed { .. }
             | Event::CallRedriven { .. }
             | Event::CallDropped { .. }
+            | Event::CallDelayEnded { .. }
             | Event::CallDecided { .. }
             | Event::ClientAnswered { .. } => self.apply_to_call(event, at, sequence, turns, heard),
             Event::AttemptStarted { attempt, pool, worker, lease, from } => {
@@ -194,6 +195,10 @@ impl Run {
                 call.decide_fate(Disposition::Redriven { into: *into });
             }),
             Event::CallDropped { call } => self.control(*call, sequence, |call| call.decide_fate(Disposition::Dropped)),
+            Event::CallDelayEnded { call } => {
+                self.control(*call, sequence, |call| call.delay_ended(at, heard));
+                self.join_turns(*call);
+            }
             Event::CallDecided { call, decision, by } => {
                 self.control(*call, sequence, |call| call.decide(decision, *by, at, heard));
                 self.join_turns(*call);
@@ -242,7 +247,9 @@ impl Run {
                 CallState::AwaitingApproval | CallState::WaitingForClient => waiting = true,
                 // It waits for the answer to a question, which is a call of its own.
                 CallState::Running(_) if call.is_asking() => waiting = true,
-                CallState::Accepted | CallState::Queued { .. } | CallState::Running(_) => busy = true,
+                CallState::Accepted | CallState::Delayed | CallState::Queued { .. } | CallState::Running(_) => {
+                    busy = true;
+                }
                 CallState::Ended(_) => {}
             }
         }

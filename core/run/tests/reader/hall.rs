@@ -13,8 +13,8 @@ pub(crate) struct Hall {
     waiting: Vec<(CallIndex, Waiting)>,
     speaker: Option<CallIndex>,
     done: BTreeSet<CallIndex>,
-    /// Those that await approval: nobody waits for them to speak.
-    undecided: BTreeSet<CallIndex>,
+    /// Those that await approval or are delayed: nobody waits for them to speak.
+    held: BTreeSet<CallIndex>,
     /// Questions of running calls, which never have it.
     questions: BTreeSet<CallIndex>,
 }
@@ -32,8 +32,8 @@ impl Hall {
                 self.waiting.retain(|(call, what)| *call != attempt.call || *what == Waiting::End);
             }
             Fact::Output { attempt, .. } => self.waiting.push((attempt.call, Waiting::Output)),
-            Fact::ApprovalAsked { call } => drop(self.undecided.insert(call)),
-            Fact::Decided { call } => drop(self.undecided.remove(&call)),
+            Fact::ApprovalAsked { call } | Fact::Delayed { call } => drop(self.held.insert(call)),
+            Fact::Decided { call } | Fact::DelayEnded { call } => drop(self.held.remove(&call)),
             Fact::QuestionAsked { call } => drop(self.questions.insert(call)),
             Fact::CallEnded { call } if self.questions.contains(&call) => {}
             Fact::CallEnded { call } => self.waiting.push((call, Waiting::End)),
@@ -49,7 +49,7 @@ impl Hall {
                     FloorPolicy::Arrival => assert_eq!(self.waiting.first().map(|(oldest, _)| *oldest), Some(call)),
                     FloorPolicy::Submission => {
                         let before = (0..call.0).map(CallIndex).filter(|before| !self.done.contains(before));
-                        let is_due = |before| is_pooled(run, before) && !self.undecided.contains(&before);
+                        let is_due = |before| is_pooled(run, before) && !self.held.contains(&before);
                         assert!(!{ before }.any(is_due), "{call} is not the next");
                     }
                     FloorPolicy::Interleaved => {}

@@ -86,6 +86,15 @@ pub(crate) fn unapproved(name: &str, within: Duration) -> CallSpec {
     CallSpec { approval: Some(approval), ..repeatable(name) }
 }
 
+/// A call that may not begin before this time has passed.
+pub(crate) fn delayed(name: &str, delay: Duration) -> CallSpec {
+    CallSpec { not_before: Some(START.after(delay)), ..repeatable(name) }
+}
+
+pub(crate) fn delay_ended(call: u16) -> Event {
+    Event::CallDelayEnded { call: CallIndex(call) }
+}
+
 pub(crate) fn approved(call: u16) -> Event {
     decided(call, Decision::Approved { arguments: None })
 }

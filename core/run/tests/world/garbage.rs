@@ -72,12 +72,13 @@ fn call() -> impl Strategy<Value = Arc<CallSpec>> {
     let concurrency = prop_oneof![Just(Concurrency::Parallel), Just(Concurrency::Exclusive)];
     let approval = prop::option::weighted(0.2, approval());
     let asked_by = prop::option::weighted(0.2, (attempt(), 0..3u16));
-    (0..4u8, route, time(), prop::option::of(time()), concurrency, (approval, asked_by)).prop_map(
-        |(name, route, deadline, queue_deadline, concurrency, (approval, asked_by))| {
+    let times = (time(), prop::option::of(time()), prop::option::weighted(0.3, time()));
+    (0..4u8, route, times, concurrency, (approval, asked_by)).prop_map(
+        |(name, route, (deadline, queue_deadline, not_before), concurrency, (approval, asked_by))| {
             let asked_by = asked_by.filter(|_| route == Route::Client);
             let asked_by = asked_by.map(|(attempt, number)| AskedBy { attempt, number });
             let spec = crate::story::spec(&name.to_string(), route);
-            Arc::new(CallSpec { deadline, queue_deadline, concurrency, approval, asked_by, ..spec })
+            Arc::new(CallSpec { deadline, queue_deadline, not_before, concurrency, approval, asked_by, ..spec })
         },
     )
 }
@@ -134,6 +135,7 @@ fn event() -> impl Strategy<Value = Event> {
         12 => (index(), some_pool()).prop_map(|(call, pool)| Event::CallDispatched { call, pool }),
         2 => index().prop_map(move |call| Event::CallCancelRequested { call, reason: reason() }),
         2 => index().prop_map(|call| Event::CallCancelled { call }),
+        3 => index().prop_map(|call| Event::CallDelayEnded { call }),
         2 => (index(), deadline).prop_map(|(call, deadline)| Event::CallExpired { call, deadline }),
         2 => (index(), answer).prop_map(|(call, answer)| Event::ClientAnswered { call, answer }),
         3 => (index(), decision())

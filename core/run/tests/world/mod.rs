@@ -77,7 +77,7 @@ impl History {
     /// Says how the run did not end where it does not.
     pub(crate) fn left_alone(mut self) -> Result<Self, String> {
         let mut run = self.fold();
-        let rounds_max = 2 + 3 * run.calls().len();
+        let rounds_max = 2 + 4 * run.calls().len();
         for _ in 0..rounds_max {
             let events: Vec<Event> =
                 run.outstanding(self.now).into_iter().filter_map(|effect| performed(&run, effect)).collect();
@@ -116,6 +116,7 @@ pub(crate) fn performed(run: &Run, effect: Effect) -> Option<Event> {
         },
         Effect::Stop { .. } | Effect::Refuse { .. } => None,
         Effect::Decide { call } => run.decide_by_default(call),
+        Effect::EndDelay { call } => Some(Event::CallDelayEnded { call }),
         Effect::Cancel { call } => Some(Event::CallCancelled { call }),
         Effect::Expire { call, deadline } => Some(Event::CallExpired { call, deadline }),
         Effect::Close => Some(Event::RunClosed),
@@ -134,6 +135,7 @@ fn running(call: &Call) -> Option<AttemptId> {
         CallState::Running(running) => Some(running.attempt),
         CallState::Accepted
         | CallState::AwaitingApproval
+        | CallState::Delayed
         | CallState::WaitingForClient
         | CallState::Queued { .. }
         | CallState::Ended(_) => None,

@@ -181,6 +181,7 @@ pub(super) fn plan() -> impl Strategy<Value = Plan> {
     (calls, spare, run, steps).prop_map(|(calls, spare, (open, fail_fast, rules, life), steps)| {
         let calls = calls.into_iter().enumerate().map(|(index, call)| named(&format!("call-{index}"), call)).collect();
         let spare = spare.into_iter().enumerate().map(|(index, call)| named(&format!("spare-{index}"), call)).collect();
+        let calls = in_time(calls, START.after(life));
         Plan { calls, spare, open, fail_fast, rules, life, steps }
     })
 }
@@ -192,6 +193,15 @@ pub(super) fn rules() -> impl Strategy<Value = Rules> {
         fails_with_call,
         ..Rules::default()
     })
+}
+
+/// Without the delays that a request may not ask for.
+fn in_time(mut calls: Vec<Arc<CallSpec>>, run_deadline: Timestamp) -> Vec<Arc<CallSpec>> {
+    for call in calls.iter_mut().map(Arc::make_mut) {
+        let (is_pooled, deadline) = (matches!(call.route, Route::Pool { .. }), call.deadline.min(run_deadline));
+        call.not_before = call.not_before.filter(|until| is_pooled && *until < deadline);
+    }
+    calls
 }
 
 fn named(name: &str, spec: CallSpec) -> Arc<CallSpec> {
@@ -237,17 +247,18 @@ fn call() -> impl Strategy<Value = CallSpec> {
     let alone = prop::bool::weighted(0.2);
     let direct = prop::bool::weighted(0.7);
     let approval = prop::option::weighted(0.2, approval());
-    (route, seconds(10..1200), prop::option::weighted(0.3, seconds(1..300)), (alone, direct), approval).prop_map(
-        |(route, life, queue, (alone, return_direct), approval)| CallSpec {
+    let delay = prop::option::weighted(0.2, prop_oneof![3 => seconds(1..20), 1 => seconds(20..600)]);
+    (route, seconds(10..1200), prop::option::weighted(0.3, seconds(1..300)), (alone, direct), (approval, delay))
+        .prop_map(|(route, life, queue, (alone, return_direct), (approval, delay))| CallSpec {
             approval,
+            not_before: delay.map(|delay| START.after(delay)),
             result_use: ResultUse { return_direct, ..ResultUse::default() },
             files: Vec::new(),
             deadline: START.after(life),
             queue_deadline: queue.map(|queue| START.after(queue)),
             concurrency: if alone { Concurrency::Exclusive } else { Concurrency::Parallel },
             ..crate::story::spec("unnamed", route)
-        },
-    )
+        })
 }
 
 pub(super) fn approval() -> impl Strategy<Value = Approval> {

@@ -252,6 +252,7 @@ pub fn input_items(run: &Run, previous: Option<&Value>) -> Vec<Value> {
             awaits_approval: false,
             hidden: false,
             asked_by_call_id: String::new(),
+            not_before: None,
         });
         let mut calls = Calls::default();
         calls.accept(&opened.collect::<Vec<_>>(), run);

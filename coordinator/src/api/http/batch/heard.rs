@@ -104,6 +104,7 @@ impl Call {
             | v1::CallState::Unspecified
             | v1::CallState::Accepted
             | v1::CallState::AwaitingApproval
+            | v1::CallState::Delayed
             | v1::CallState::WaitingForClient
             | v1::CallState::Queued
             | v1::CallState::Running => {

@@ -34,6 +34,8 @@ pub(crate) struct CallSummary {
     pub(crate) ended: Option<Timestamp>,
     /// Unspecified if no error ended it.
     pub(crate) error: CallErrorKind,
+    /// The call that asks, if it is a question.
+    pub(crate) asked_by: Option<CallId>,
 }
 
 impl Summary {
@@ -60,7 +62,7 @@ impl Summary {
         self.open = run.is_open();
         let known = self.calls.len();
         self.calls.iter_mut().zip(run.calls()).for_each(|(summary, call)| summary.update(call));
-        self.calls.extend(run.calls().iter().skip(known).map(CallSummary::of));
+        self.calls.extend(run.calls().iter().skip(known).map(|call| CallSummary::of(run, call)));
     }
 
     pub(crate) fn has_ended(&self) -> bool {
@@ -96,7 +98,7 @@ pub(crate) fn is_over(state: CallState) -> bool {
 }
 
 impl CallSummary {
-    fn of(call: &Call) -> Self {
+    fn of(run: &Run, call: &Call) -> Self {
         let spec = call.spec();
         let pool = match &spec.route {
             Route::Pool { pool, .. } => Some(pool.clone()),
@@ -111,6 +113,7 @@ impl CallSummary {
             parked: false,
             ended: None,
             error: CallErrorKind::Unspecified,
+            asked_by: run.asker(call).map(|asks| asks.spec().id.clone()),
         };
         summary.update(call);
         summary

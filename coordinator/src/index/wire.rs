@@ -33,6 +33,7 @@ impl From<&CallSummary> for v1::CallSummary {
             parked: call.parked,
             end_time: call.ended.map(timestamp),
             error_kind: call.error.into(),
+            asked_by_call_id: call.asked_by.as_ref().map(ToString::to_string).unwrap_or_default(),
         }
     }
 }
@@ -68,6 +69,10 @@ impl TryFrom<v1::CallSummary> for CallSummary {
             parked: wire.parked,
             ended: wire.end_time.map(moment),
             error: wire.error_kind(),
+            asked_by: match wire.asked_by_call_id.as_str() {
+                "" => None,
+                asks => Some(asks.parse()?),
+            },
         })
     }
 }

@@ -51,6 +51,7 @@ mod main_job;
 mod manifest;
 mod many;
 mod mcp;
+mod mcp_endpoints;
 mod mcp_in;
 mod mixed;
 mod objects;

@@ -15,16 +15,16 @@ const JSON: (&str, &str) = ("content-type", "application/json");
 const ACCEPT: (&str, &str) = ("accept", "application/json, text/event-stream");
 
 /// A client of one replica.
-struct Mcp {
+pub(crate) struct Mcp {
     http: Http,
     bearer: String,
-    capabilities: Value,
+    pub(crate) capabilities: Value,
     /// The session id of an older client.
     session: Option<String>,
 }
 
 impl Mcp {
-    fn new(coordinator: &Coordinator) -> Self {
+    pub(crate) fn new(coordinator: &Coordinator) -> Self {
         let tasks = json!({ "io.modelcontextprotocol/tasks": {} });
         let capabilities = json!({ "elicitation": {}, "extensions": tasks });
         Self { http: Http::new(coordinator.address()), bearer: String::new(), capabilities, session: None }
@@ -80,13 +80,13 @@ impl Mcp {
     }
 
     /// The answer of a request, whether it came alone or at the end of a stream.
-    async fn ask(&self, method: &str, name: &str, params: Value) -> Value {
+    pub(crate) async fn ask(&self, method: &str, name: &str, params: Value) -> Value {
         let answer = self.post(method, name, params).await;
         assert!(answer.status < 500, "{answer:?}");
         messages(&answer.body).pop().unwrap_or_else(|| panic!("no answer: {answer:?}"))
     }
 
-    async fn call(&self, tool: &str, arguments: Value) -> Value {
+    pub(crate) async fn call(&self, tool: &str, arguments: Value) -> Value {
         self.ask("tools/call", tool, json!({ "name": tool, "arguments": arguments })).await
     }
 

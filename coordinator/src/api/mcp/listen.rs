@@ -63,10 +63,11 @@ struct Listening {
     _place: Option<Reading>,
 }
 
-/// A task, and the state that was reported.
+/// A task, and the state that was reported, without the message: that tells how long something has been so, and changes
+/// every second.
 struct Task {
     id: String,
-    reported: Option<String>,
+    reported: Option<Value>,
 }
 
 /// The stream of a session.
@@ -174,10 +175,12 @@ impl Listening {
         for index in 0..self.tasks.len() {
             let Some(Task { id, reported }) = self.tasks.get(index) else { continue };
             let Some(state) = tasks::reported(&self.api, &self.client, id).await else { continue };
+            let params: Value = serde_json::from_str(&format!("{{{state}}}")).unwrap_or_default();
+            let mut state = params.clone();
+            state.as_object_mut().and_then(|members| members.remove("statusMessage"));
             if reported.as_ref() == Some(&state) {
                 continue;
             }
-            let params: Value = serde_json::from_str(&format!("{{{state}}}")).unwrap_or_default();
             let notification = self.notification("notifications/tasks", params);
             text.push_str(&stream::event(None, &notification));
             if let Some(task) = self.tasks.get_mut(index) {

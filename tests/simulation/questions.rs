@@ -40,16 +40,11 @@ pub(crate) struct ToolQuestion {
 }
 
 impl ToolQuestion {
-    /// `sequence`: of the call's job.
-    pub(crate) fn ask(
-        (run, sequence): (RunId, u64),
-        pool: &PoolId,
-        (attempt, number): (AttemptId, u16),
-        net: &mut Net<'_>,
-    ) -> Self {
+    /// `job`: its sequence.
+    pub(crate) fn ask(run: RunId, job: u64, pool: &PoolId, asked_by: AskedBy, net: &mut Net<'_>) -> Self {
         let timeout = net.chance.percent(30).then(|| Duration::from_millis(net.chance.between(500, 20_000)));
-        let (asked_by, arguments) = (AskedBy { attempt, number }, Bytes::from_static(b"{\"message\":\"Which one?\"}"));
-        let asks = UserQuestion { run, sequence, question: NewQuestion { asked_by, arguments, timeout } };
+        let arguments = Bytes::from_static(b"{\"message\":\"Which one?\"}");
+        let asks = UserQuestion { run, sequence: job, question: NewQuestion { asked_by, arguments, timeout } };
         let (pool, began) = (pool.clone(), net.now);
         net.promises.note("asked");
         let mut question = Self { asks, pool, began, request: None, again: began, pause: PAUSE, is_stored: false };

@@ -7,8 +7,8 @@ use std::time::Duration;
 use owner::UserAnswer;
 use owner::job::Start;
 use run::{
-    AfterPartialOutput, AttemptOutcome, CallError, Chunk, ChunkIndex, Content, ErrorKind, Event, PoolId, Route, RunId,
-    StopStage, Timestamp, limit,
+    AfterPartialOutput, AskedBy, AttemptOutcome, CallError, Chunk, ChunkIndex, Content, ErrorKind, Event, PoolId,
+    Route, RunId, StopStage, Timestamp, limit,
 };
 
 use crate::net::{Delivery, Flaw, Net};
@@ -268,8 +268,8 @@ impl Work {
         }
         if self.asked < self.to_ask && net.chance.percent(30) {
             self.asked += 1;
-            let (from, which) = ((self.run, self.sequence), (self.start.attempt, self.asked));
-            self.question = Some(ToolQuestion::ask(from, &self.pool, which, net));
+            let asked_by = AskedBy { attempt: self.start.attempt, number: self.asked };
+            self.question = Some(ToolQuestion::ask(self.run, self.sequence, &self.pool, asked_by, net));
             return;
         }
         if self.to_say > 0 {

@@ -6,6 +6,7 @@ use std::time::Duration;
 use owner::{Action, Append, JobLease, Known, Owner, Slot, Takeover, Workers};
 use run::{Call, CallError, CallSpec, CallState, Effect, Event, PoolId, Run, Shard, TenantId, Verdict, WorkerId};
 
+use crate::questions::{Asked, Askings, Settled, View};
 use crate::worker::worker_id;
 use crate::world::{CALL, COORDINATORS, Flaw, JobState, Message, Sender, World, pool, run_id};
 
@@ -28,6 +29,7 @@ pub(crate) struct Owning {
     fed: usize,
     tokens: u32,
     effects: BTreeMap<u32, Performing>,
+    askings: Askings,
 }
 
 #[derive(Debug, Clone)]
@@ -44,7 +46,9 @@ impl Coordinator {
 
     /// Whether it waits for the answer to an append.
     pub(crate) fn awaits(&self, claim: u64, token: u32) -> bool {
-        self.owning.as_ref().is_some_and(|owning| owning.claim == claim && owning.effects.contains_key(&token))
+        self.owning.as_ref().is_some_and(|owning| {
+            owning.claim == claim && (owning.effects.contains_key(&token) || owning.askings.is_storing(token))
+        })
     }
 
     /// Whether the feed has something for it.
@@ -54,7 +58,7 @@ impl Coordinator {
 }
 
 /// What the owner knows beside the log.
-struct Fleet {
+pub(crate) struct Fleet {
     alive: Vec<WorkerId>,
 }
 
@@ -127,7 +131,8 @@ impl World {
         let mut owner = Owner::new(1);
         owner.handle_claimed(SHARD, claim);
         owner.handle_taken(SHARD, Takeover { claim, through: tip, tip, open, unread: Vec::new() }, self.now);
-        let owning = Owning { claim, owner, fed: self.log.len(), tokens: 0, effects: BTreeMap::new() };
+        let askings = Askings::default();
+        let owning = Owning { claim, owner, fed: self.log.len(), tokens: 0, effects: BTreeMap::new(), askings };
         self.coordinators[index].owning = Some(owning);
         self.with_owner(index, |owner, now, fleet| {
             if owner.begin_to_lead(SHARD) {
@@ -216,6 +221,35 @@ impl World {
                 owner.check_shard(SHARD, now, fleet);
             }
         });
+        self.with_askings(index, Askings::settle);
+    }
+
+    /// A request of a tool that asks arrives at the owner, if there is one.
+    pub(crate) fn tool_asks(&mut self, asked: Asked) {
+        if let Some(index) = self.owner() {
+            self.with_askings(index, |askings, view| askings.ask(asked, view));
+        }
+    }
+
+    fn with_askings(&mut self, index: usize, input: impl FnOnce(&mut Askings, &View<'_>) -> Vec<Settled>) {
+        let (fleet, now, flaw) = (self.fleet(), self.now, self.plan.flaw);
+        let Some(owning) = &mut self.coordinators[index].owning else { return };
+        let view = View { owner: &owning.owner, now, fleet: &fleet, flaw };
+        for settled in input(&mut owning.askings, &view) {
+            match settled {
+                Settled::Reply(Asked { worker, life, token, .. }, answer) => {
+                    self.send(Message::UserReply { worker, life, token, answer });
+                }
+                Settled::Append(asked, event, expected) => {
+                    let Some(owning) = &mut self.coordinators[index].owning else { return };
+                    // The same question has the same token however often it is stored, or states would never repeat.
+                    let (token, claim) = (u32::MAX - u32::try_from(asked.worker).unwrap_or(0), owning.claim);
+                    owning.askings.storing(token, asked);
+                    let expected = (flaw != Flaw::UnfencedQuestion).then_some(expected);
+                    self.append(Sender::Coordinator { index, claim }, token, event, expected);
+                }
+            }
+        }
     }
 
     /// The broker's answer to an append of the coordinator.
@@ -224,7 +258,9 @@ impl World {
         if owning.claim != claim {
             return;
         }
-        let Some(performing) = owning.effects.remove(&token) else { return };
+        let Some(performing) = owning.effects.remove(&token) else {
+            return self.with_askings(index, |askings, view| askings.stored(token, is_stored, view));
+        };
         if let Some(job) = performing.hand_back.filter(|_| is_stored) {
             self.hand_back(&job);
         }
@@ -274,6 +310,7 @@ impl World {
             owner.check_workers(run_id(), now, fleet);
             owner.handle_all_checked(Duration::ZERO);
         });
+        self.with_askings(index, Askings::wake);
     }
 
     /// A message about a job arrives at the broker. It names the job and not the delivery.

@@ -8,6 +8,7 @@
 
 mod coordinator;
 mod promises;
+mod questions;
 mod search;
 mod step;
 #[cfg(test)]
@@ -38,6 +39,9 @@ struct Args {
     /// How often the client may cancel the call
     #[arg(long, default_value_t = 0)]
     cancels: u8,
+    /// How often the client may answer; with any answers, the tool asks a question
+    #[arg(long, default_value_t = 0)]
+    answers: u8,
     /// The call is safe to repeat
     #[arg(long)]
     repeatable: bool,
@@ -57,9 +61,9 @@ struct Args {
 
 fn main() -> anyhow::Result<()> {
     let args = Args::parse();
-    let Args { faults, short_steps, long_steps, cancels, repeatable, apart, delayed, flaw, .. } = args;
-    let budget = Budget { short_steps, long_steps, cancels, ..Budget::with_faults(faults) };
-    let (plan, began) = (Plan { repeatable, apart, delayed, flaw, budget }, Instant::now());
+    let Args { faults, short_steps, long_steps, cancels, answers, repeatable, apart, delayed, flaw, .. } = args;
+    let budget = Budget { short_steps, long_steps, cancels, answers, ..Budget::with_faults(faults) };
+    let (plan, began) = (Plan { repeatable, apart, delayed, asks: answers > 0, flaw, budget }, Instant::now());
     let found = search(plan, args.states_max);
     writeln!(std::io::stdout(), "{plan:?}: {found} in {:.1} s", began.elapsed().as_secs_f64())?;
     if let Some(broken) = found.broken {

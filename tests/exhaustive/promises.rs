@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use run::{AttemptId, Chunk, Content, Entry, Event, Fact, Outcome, OutputKind, Run};
+use run::{AskedBy, AttemptId, Chunk, Content, Entry, Event, Fact, Outcome, OutputKind, Run};
 
 use crate::world::{CALL, CHUNKS, World};
 
@@ -12,6 +12,8 @@ pub(crate) struct Promises {
     called: BTreeSet<AttemptId>,
     /// The attempts whose start the fold accepted.
     accepted: BTreeSet<AttemptId>,
+    /// The questions whose end their tools know.
+    pub(crate) told: BTreeSet<AskedBy>,
     /// How the call ended; it must not change any more.
     outcome: Option<std::mem::Discriminant<Outcome>>,
     /// The first promise that was broken.
@@ -19,7 +21,7 @@ pub(crate) struct Promises {
 }
 
 impl Promises {
-    fn check(&mut self, holds: bool, what: impl FnOnce() -> String) {
+    pub(crate) fn check(&mut self, holds: bool, what: impl FnOnce() -> String) {
         if !holds && self.broken.is_none() {
             self.broken = Some(what());
         }
@@ -31,6 +33,7 @@ impl Promises {
             Fact::AttemptStarted { attempt, .. } => Some(*attempt),
             _ => None,
         }));
+        self.check_questions(facts, run);
         let had_ended = self.outcome.is_some();
         let is_output = |fact: &Fact| matches!(fact, Fact::Output { .. } | Fact::AttemptStarted { .. });
         self.check(!had_ended || !facts.iter().any(is_output), || {

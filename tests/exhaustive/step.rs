@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use crate::questions::Asked;
 use crate::world::{Beat, Budget, COORDINATORS, JobState, LONG, Message, SHORT, Sender, WORKERS, World};
 
 /// One step. Messages and jobs are named by their places.
@@ -28,6 +29,12 @@ pub(crate) enum Step {
         coordinator: usize,
     },
     Cancel,
+    /// The client answers the open question.
+    Answer,
+    /// A worker requests the question of its tool again.
+    AskAgain {
+        worker: usize,
+    },
     /// Time passes; a silent worker does nothing meanwhile.
     Pass {
         length: Duration,
@@ -51,6 +58,8 @@ impl Step {
             Self::Give { worker, job } => format!("worker {worker} is given job {}", world.jobs[job].sequence),
             Self::Claim { coordinator } => format!("coordinator {coordinator} claims the shard"),
             Self::Cancel => "the client cancels the call".to_owned(),
+            Self::Answer => "the client answers the question".to_owned(),
+            Self::AskAgain { worker } => format!("worker {worker} requests the question of its tool again"),
             Self::Pass { length, silent: None } => format!("{length:?} pass"),
             Self::Pass { length, silent: Some(worker) } => format!("{length:?} pass, and worker {worker} is silent"),
             Self::CrashCoordinator { coordinator } => format!("coordinator {coordinator} crashes"),
@@ -65,6 +74,8 @@ fn describe(message: &Message) -> String {
         Message::Appended { to, is_stored, .. } => format!("answer to the append of {to:?}: stored: {is_stored}"),
         Message::Question { worker, question, .. } => format!("question of worker {worker}: {question:?}"),
         Message::Answer { worker, verdict, .. } => format!("answer to worker {worker}: {verdict:?}"),
+        Message::AskUser { worker, asks, .. } => format!("worker {worker} asks for its tool: {:?}", asks.question),
+        Message::UserReply { worker, answer, .. } => format!("reply to the tool of worker {worker}: {answer:?}"),
         Message::Settle { job, settle } => format!("{settle:?} of job {job}"),
         Message::Stop { attempt } => format!("stop of {attempt:?}"),
     }
@@ -90,6 +101,10 @@ pub(crate) fn steps(world: &World) -> Vec<Step> {
     if budget.cancels > 0 && !world.has_ended() {
         next.push(Step::Cancel);
     }
+    if budget.answers > 0 && world.open_question().is_some() {
+        next.push(Step::Answer);
+    }
+    next.extend((0..WORKERS).filter(|worker| world.may_ask_again(*worker)).map(|worker| Step::AskAgain { worker }));
     for (length, left) in [(SHORT, budget.short_steps), (LONG, budget.long_steps)] {
         if left == 0 {
             continue;
@@ -156,6 +171,11 @@ impl World {
                 self.plan.budget.cancels -= 1;
                 self.cancel();
             }
+            Step::Answer => {
+                self.plan.budget.answers -= 1;
+                self.answer(self.plan.budget.answers);
+            }
+            Step::AskAgain { worker } => self.ask_again(worker),
             Step::Pass { length, silent } => {
                 if silent.is_some() {
                     self.fault(|budget| &mut budget.silences);
@@ -199,14 +219,16 @@ impl World {
             Message::Appended { to: Sender::Worker { index, life }, token, .. } => {
                 self.workers[*index].awaits(*life, *token)
             }
-            Message::Answer { worker, life, token, .. } => self.workers[*worker].awaits(*life, *token),
+            Message::Answer { worker, life, token, .. } | Message::UserReply { worker, life, token, .. } => {
+                self.workers[*worker].awaits(*life, *token)
+            }
             Message::Appended { to: Sender::Coordinator { index, claim }, token, .. } => {
                 self.coordinators[*index].awaits(*claim, *token)
             }
             Message::Settle { job, .. } => {
                 self.jobs.iter().any(|known| known.sequence == *job && known.state != JobState::Done)
             }
-            Message::Append { .. } | Message::Question { .. } | Message::Stop { .. } => true,
+            Message::Append { .. } | Message::Question { .. } | Message::AskUser { .. } | Message::Stop { .. } => true,
             Message::Appended { to: Sender::Client | Sender::Nobody, .. } => false,
         }
     }
@@ -291,6 +313,12 @@ impl World {
             Message::Answer { worker, life, token, verdict, last_output } => {
                 if self.workers[worker].life == life {
                     self.answered(worker, token, verdict, last_output);
+                }
+            }
+            Message::AskUser { worker, life, token, asks } => self.tool_asks(Asked { worker, life, token, asks }),
+            Message::UserReply { worker, life, token, answer } => {
+                if self.workers[worker].life == life {
+                    self.user_replied(worker, token, answer);
                 }
             }
             Message::Settle { job, settle } => self.settle(job, settle),

@@ -12,7 +12,7 @@ fn faults(faults: u8) -> Budget {
 }
 
 fn plan(budget: Budget) -> Plan {
-    Plan { repeatable: false, apart: false, delayed: false, flaw: Flaw::None, budget }
+    Plan { repeatable: false, apart: false, delayed: false, asks: false, flaw: Flaw::None, budget }
 }
 
 fn explore(plan: Plan) -> Found {
@@ -68,6 +68,27 @@ fn a_call_keeps_its_promises_when_leases_end_and_entries_come_too_late() {
     }
 }
 
+/// The tool asks its client, who answers so often: in time, late, or twice.
+fn asking(answers: u8, budget: Budget) -> Plan {
+    Plan { asks: true, ..plan(Budget { answers, ..budget }) }
+}
+
+#[test]
+fn a_call_that_asks_keeps_its_promises_whatever_process_crashes() {
+    let crash = Budget { faults: 1, crashes: 1, ..faults(0) };
+    for repeatable in [false, true] {
+        keeps_its_promises(Plan { repeatable, ..asking(1, crash) });
+    }
+}
+
+#[test]
+fn a_call_that_asks_keeps_its_promises_when_it_is_answered_twice_or_cancelled() {
+    for repeatable in [false, true] {
+        keeps_its_promises(Plan { repeatable, ..asking(2, Budget::with_faults(1)) });
+        keeps_its_promises(Plan { repeatable, ..asking(1, Budget { cancels: 1, ..Budget::with_faults(0) }) });
+    }
+}
+
 /// A search that cannot fail proves nothing: each of these rules is broken in turn, and a promise with it.
 #[test]
 fn every_rule_without_a_second_line_of_defense_is_missed_when_it_is_broken() {
@@ -83,6 +104,9 @@ fn every_rule_without_a_second_line_of_defense_is_missed_when_it_is_broken() {
         (Flaw::AckSuperseded, plan(faults(1))),
         (Flaw::HastyAck, repeatable),
         (Flaw::ImpatientOwner, Plan { repeatable: true, delayed: true, ..plan(faults(0)) }),
+        (Flaw::UnfencedQuestion, asking(0, faults(1))),
+        (Flaw::StrayAnswer, Plan { repeatable: true, ..asking(1, faults(1)) }),
+        (Flaw::AskedOnce, asking(0, faults(1))),
     ];
     for (flaw, plan) in flaws {
         let found = explore(Plan { flaw, ..plan });

@@ -4,17 +4,21 @@
 use std::time::Duration;
 
 use bytes::Bytes;
+use owner::UserAnswer;
 use owner::job::{self, ANSWER_PATIENCE, About, Action, Ended, Go, Settle, Stage, Start, Stored, Why};
 use run::{
-    AttemptId, AttemptNumber, AttemptOutcome, Chunk, ChunkIndex, Content, Event, Nonce, Timestamp, Verdict, WorkerId,
+    AskedBy, AttemptId, AttemptNumber, AttemptOutcome, Chunk, ChunkIndex, Content, Event, NewQuestion, Nonce,
+    Timestamp, Verdict, WorkerId,
 };
 
-use crate::world::{CALL, CHUNKS, Flaw, JobState, Message, Sender, World, instant, policy, pool, run_id};
+use crate::world::{CALL, CHUNKS, Flaw, JobState, Message, Sender, WORKERS, World, instant, policy, pool, run_id};
 
 /// For how long an append is sent again.
 const APPEND_PATIENCE: Duration = Duration::from_secs(20);
 /// How long one copy of it is waited for.
 const APPEND_TIMEOUT: Duration = Duration::from_secs(5);
+/// How long the reply to the request of a tool that asks is waited for.
+const REPLY_PATIENCE: Duration = Duration::from_secs(5);
 
 #[derive(Debug, Clone)]
 pub(crate) struct Worker {
@@ -40,9 +44,23 @@ pub(crate) struct Held {
 #[derive(Debug, Clone)]
 enum Doing {
     Nothing,
-    Asking { token: u32, sent: Timestamp },
+    Asking {
+        token: u32,
+        sent: Timestamp,
+    },
     Storing(Append),
-    Working { start: Start, said: u32, outcome: Option<AttemptOutcome>, append: Append },
+    Working {
+        start: Start,
+        said: u32,
+        outcome: Option<AttemptOutcome>,
+        append: Append,
+    },
+    /// The tool waits for the answer of its client. `sent`: its request, until it is answered.
+    Waiting {
+        start: Start,
+        token: u32,
+        sent: Option<Timestamp>,
+    },
 }
 
 #[derive(Debug, Clone)]
@@ -75,6 +93,7 @@ impl Worker {
             && self.held.as_ref().is_some_and(|held| match &held.doing {
                 Doing::Nothing => false,
                 Doing::Asking { token: own, .. } => *own == token,
+                Doing::Waiting { token: own, sent, .. } => *own == token && sent.is_some(),
                 Doing::Storing(append) | Doing::Working { append, .. } => append.token == token,
             })
     }
@@ -221,6 +240,11 @@ impl World {
                 let conflict = Stored::Conflict { is_resent: append.is_resent };
                 held.steps.handle_stored(if is_stored { Stored::Confirmed } else { conflict }, instant(self.now));
             }
+            Doing::Working { start, said: 1, outcome: None, append } if append.token == token && self.plan.asks => {
+                let token = self.token(worker);
+                held.doing = Doing::Waiting { start, token, sent: None };
+                self.request(worker, &mut held);
+            }
             Doing::Working { start, said, outcome, append } if append.token == token => {
                 self.work_on(worker, &mut held, (start, said), outcome);
             }
@@ -261,6 +285,50 @@ impl World {
         held.doing = Doing::Working { start, said, outcome, append };
     }
 
+    /// Requests the question of the tool that waits.
+    fn request(&mut self, worker: usize, held: &mut Held) {
+        let (now, life, run, sequence) = (self.now, self.workers[worker].life, run_id(), held.sequence);
+        let Doing::Waiting { start, token, sent } = &mut held.doing else { return };
+        *sent = Some(now);
+        let asked_by = AskedBy { attempt: start.attempt, number: 1 };
+        let question = NewQuestion { asked_by, arguments: Bytes::from_static(b"{}"), timeout: None };
+        let asks = owner::UserQuestion { run, sequence, question };
+        let token = *token;
+        self.send(Message::AskUser { worker, life, token, asks });
+    }
+
+    pub(crate) fn may_ask_again(&self, worker: usize) -> bool {
+        let held = self.workers[worker].held.as_ref();
+        held.is_some_and(|held| matches!(held.doing, Doing::Waiting { sent: None, .. }))
+            && self.plan.flaw != Flaw::AskedOnce
+    }
+
+    pub(crate) fn ask_again(&mut self, worker: usize) {
+        if let Some(mut held) = self.workers[worker].held.take() {
+            self.request(worker, &mut held);
+            self.workers[worker].held = Some(held);
+        }
+    }
+
+    /// The owner's reply to the request of a tool. A tool that has no answer goes on without it.
+    pub(crate) fn user_replied(&mut self, worker: usize, token: u32, answer: Option<UserAnswer>) {
+        let Some(mut held) = self.workers[worker].held.take() else { return };
+        if let Doing::Waiting { start, token: own, sent: sent @ Some(_) } = &mut held.doing
+            && *own == token
+        {
+            let start = *start;
+            match answer {
+                None | Some(UserAnswer::Open) => *sent = None,
+                Some(ended) => {
+                    self.promises.answer_heard(&self.run, AskedBy { attempt: start.attempt, number: 1 }, &ended);
+                    held.doing = Doing::Nothing;
+                    self.work_on(worker, &mut held, (start, 1), None);
+                }
+            }
+        }
+        self.go_on(worker, held);
+    }
+
     pub(crate) fn answered(&mut self, worker: usize, token: u32, verdict: Verdict, last_output: u64) {
         let Some(mut held) = self.workers[worker].held.take() else { return };
         if matches!(held.doing, Doing::Asking { token: own, .. } if own == token) {
@@ -272,14 +340,21 @@ impl World {
 
     /// All workers are told to stop an attempt.
     pub(crate) fn stop(&mut self, attempt: AttemptId) {
-        for worker in &mut self.workers {
-            let Some(held) = &mut worker.held else { continue };
-            if let Doing::Working { start, said, outcome: outcome @ None, .. } = &mut held.doing
-                && start.attempt == attempt
-                && *said <= CHUNKS
-            {
-                *outcome = Some(AttemptOutcome::Cancelled);
+        for worker in 0..WORKERS {
+            let Some(mut held) = self.workers[worker].held.take() else { continue };
+            match &mut held.doing {
+                Doing::Working { start, said, outcome: outcome @ None, .. }
+                    if start.attempt == attempt && *said <= CHUNKS =>
+                {
+                    *outcome = Some(AttemptOutcome::Cancelled);
+                }
+                Doing::Waiting { start, .. } if start.attempt == attempt => {
+                    let start = *start;
+                    self.work_on(worker, &mut held, (start, 1), Some(AttemptOutcome::Cancelled));
+                }
+                _ => {}
             }
+            self.go_on(worker, held);
         }
     }
 
@@ -289,7 +364,7 @@ impl World {
         let Some(mut held) = self.workers[worker].held.take() else { return };
         if now.since(held.extended) >= owner::JOB_LEASE {
             held.steps.handle_lease_lost();
-            if let Doing::Working { .. } = held.doing {
+            if let Doing::Working { .. } | Doing::Waiting { .. } = held.doing {
                 held.doing = Doing::Nothing;
                 let ended = Ended::Abandoned;
                 held.steps.handle_ended(ended, &policy(self.plan.repeatable), 0.5, monotonic);
@@ -304,6 +379,12 @@ impl World {
                 held.steps.handle_timeout(held.steps.poll_timeout().unwrap_or(monotonic));
             }
             Doing::Asking { .. } => {}
+            Doing::Waiting { sent, .. } => {
+                sent.take_if(|sent| now.since(*sent) >= REPLY_PATIENCE);
+                if sent.is_none() && self.plan.flaw != Flaw::AskedOnce {
+                    self.request(worker, &mut held);
+                }
+            }
             Doing::Storing(append) | Doing::Working { append, .. } => {
                 if now.since(append.since) >= APPEND_PATIENCE {
                     self.give_up(&mut held);

@@ -9,9 +9,10 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use owner::SubjectKind;
 use owner::job::Settle;
+use owner::{UserAnswer, UserQuestion};
 use run::{
-    AttemptId, CallIndex, CallSpec, Command, Entry, Event, FloorPolicy, Opening, Policy, PoolId, Route, Run, RunId,
-    Sequencer, Timestamp, Verdict,
+    Answer, AttemptId, Call, CallIndex, CallSpec, Command, Content, Entry, Event, FloorPolicy, Opening, Policy, PoolId,
+    Route, Run, RunId, Sequencer, Timestamp, Verdict,
 };
 
 use crate::coordinator::Coordinator;
@@ -63,6 +64,12 @@ pub(crate) enum Flaw {
     HastyAck,
     /// A new owner dispatches a delayed call at once.
     ImpatientOwner,
+    /// A question is stored whatever was stored since the owner decided on it.
+    UnfencedQuestion,
+    /// A request of an attempt is answered as if an earlier attempt of the call had asked.
+    StrayAnswer,
+    /// A worker requests the question of its tool once.
+    AskedOnce,
 }
 
 /// What may still go wrong.
@@ -71,6 +78,8 @@ pub(crate) struct Budget {
     pub(crate) short_steps: u8,
     pub(crate) long_steps: u8,
     pub(crate) cancels: u8,
+    /// Answers of the client to questions of the tool.
+    pub(crate) answers: u8,
     /// Crashes, silences, losses and copies together.
     pub(crate) faults: u8,
     pub(crate) crashes: u8,
@@ -83,7 +92,7 @@ impl Budget {
     /// So many faults of any kinds, and neither time nor cancellations.
     pub(crate) fn with_faults(faults: u8) -> Self {
         let [crashes, silences, losses, copies] = [faults; 4];
-        Self { short_steps: 0, long_steps: 0, cancels: 0, faults, crashes, silences, losses, copies }
+        Self { short_steps: 0, long_steps: 0, cancels: 0, answers: 0, faults, crashes, silences, losses, copies }
     }
 }
 
@@ -95,6 +104,8 @@ pub(crate) struct Plan {
     pub(crate) apart: bool,
     /// The call may not begin before a short step of time has passed.
     pub(crate) delayed: bool,
+    /// The tool asks its client a question between its chunks.
+    pub(crate) asks: bool,
     pub(crate) flaw: Flaw,
     pub(crate) budget: Budget,
 }
@@ -118,12 +129,52 @@ pub(crate) enum Sender {
 /// A message on its way. Any of them may arrive next.
 #[derive(Debug, Clone)]
 pub(crate) enum Message {
-    Append { from: Sender, token: u32, events: Vec<Event>, expected: Option<u64>, not_after: Option<Timestamp> },
-    Appended { to: Sender, token: u32, is_stored: bool },
-    Question { worker: usize, life: u8, token: u32, question: owner::Question },
-    Answer { worker: usize, life: u8, token: u32, verdict: Verdict, last_output: u64 },
-    Settle { job: u64, settle: Settle },
-    Stop { attempt: AttemptId },
+    Append {
+        from: Sender,
+        token: u32,
+        events: Vec<Event>,
+        expected: Option<u64>,
+        not_after: Option<Timestamp>,
+    },
+    Appended {
+        to: Sender,
+        token: u32,
+        is_stored: bool,
+    },
+    Question {
+        worker: usize,
+        life: u8,
+        token: u32,
+        question: owner::Question,
+    },
+    Answer {
+        worker: usize,
+        life: u8,
+        token: u32,
+        verdict: Verdict,
+        last_output: u64,
+    },
+    /// The tool of an attempt asks its client.
+    AskUser {
+        worker: usize,
+        life: u8,
+        token: u32,
+        asks: UserQuestion,
+    },
+    /// How its question stands; `None` if it is to be asked again.
+    UserReply {
+        worker: usize,
+        life: u8,
+        token: u32,
+        answer: Option<UserAnswer>,
+    },
+    Settle {
+        job: u64,
+        settle: Settle,
+    },
+    Stop {
+        attempt: AttemptId,
+    },
 }
 
 /// A job in the queue.
@@ -262,6 +313,26 @@ impl World {
             let not_after = Some(run::counts_until(run_id(), std::slice::from_ref(&event), self.now));
             self.send(Message::Append { from: Sender::Client, token: 0, events: vec![event], expected, not_after });
         }
+    }
+
+    /// The client answers the open question, each time otherwise.
+    pub(crate) fn answer(&mut self, nth: u8) {
+        let Some(question) = self.open_question() else { return };
+        let (call, id, expected) = (question.index(), question.spec().id.clone(), question.revision());
+        let output = Ok(vec![Content::Text(format!("answer {nth} to {id}"))]);
+        let command = Command::SubmitOutputs { answers: vec![Answer { call: id, output }], all_required: false };
+        let Ok(events) = self.run.decide(command, self.now) else { return };
+        for event in events {
+            let not_after = Some(run::counts_until(run_id(), std::slice::from_ref(&event), self.now));
+            let expected = Some(expected);
+            let token = call.0.into();
+            self.send(Message::Append { from: Sender::Client, token, events: vec![event], expected, not_after });
+        }
+    }
+
+    /// A question that waits for the client.
+    pub(crate) fn open_question(&self) -> Option<&Call> {
+        self.run.open_questions(CALL).next()
     }
 
     /// The text that a reader of the call receives, folded from the whole log.

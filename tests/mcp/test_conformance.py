@@ -52,5 +52,12 @@ class Conformance(unittest.TestCase):
 class TypeScript(unittest.TestCase):
     def test_the_official_sdk(self):
         wait_for_tools()
-        suite = subprocess.run([yard.NODE, "--test", "client.test.mjs"], cwd=NPM, capture_output=True, text=True)
+        environment = {**os.environ, "TOOLYARD_PROGRAM": str(yard.DEBUG / "toolyard")}
+        suite = subprocess.run(
+            [yard.NODE, "--test", "--test-timeout", "120000", "client.test.mjs", "killed.test.mjs"],
+            cwd=NPM,
+            env=environment,
+            capture_output=True,
+            text=True,
+        )
         self.assertEqual(suite.returncode, 0, suite.stdout + suite.stderr)

@@ -55,10 +55,14 @@ const CALLERS: &str = r#"
 "#;
 
 pub(crate) async fn guarded() -> Guarded {
+    guarded_with(Fixture::new(FIXTURE)).await
+}
+
+pub(crate) async fn guarded_with(fixture: Fixture) -> Guarded {
     let callers = Callers::new("");
     callers.beside("answer.key", b"0123456789abcdef0123456789abcdef");
     callers.write(CALLERS);
-    let guarded = Guarded::start(Fixture::new(FIXTURE), callers).await;
+    let guarded = Guarded::start(fixture, callers).await;
     guarded.client("shop").wait_for_tool("echo").await;
     guarded
 }

@@ -55,6 +55,7 @@ mod manifest;
 mod many;
 mod mcp;
 mod mcp_clients;
+mod mcp_endpoints;
 mod mcp_in;
 mod mixed;
 mod objects;

@@ -199,6 +199,24 @@ async fn a_task_is_found_at_another_replica_after_its_coordinator_was_killed() {
 }
 
 #[tokio::test]
+async fn a_task_is_reported_when_its_state_changes_and_not_because_time_passes() {
+    let (yard, _worker) = yard().await;
+    let client = Mcp::new(&yard.coordinator);
+    let created = client.call("slow_compute", json!({ "seconds": 5 })).await["result"].clone();
+    let body = client.body("subscriptions/listen", json!({ "notifications": { "taskIds": [created["taskId"]] } }));
+    let headers = client.headers("subscriptions/listen", "");
+    let mut stream = client.http.begin(Method::POST, "/mcp", &headers, body).await;
+    let states = |bytes: &[u8]| -> Vec<Value> {
+        let sent = messages(bytes).into_iter().filter(|sent| sent["method"] == "notifications/tasks");
+        sent.map(|sent| sent["params"]["status"].clone()).collect()
+    };
+    stream.until(|bytes| states(bytes).last().is_some_and(|last| last == "completed")).await;
+    let states = states(&stream.bytes);
+    // It may have been queued when it was reported first.
+    assert!(states.len() <= 3 && states.iter().rev().skip(1).all(|state| state == "working"), "{states:?}");
+}
+
+#[tokio::test]
 async fn a_stream_that_a_kill_cut_off_is_resumed_at_another_replica() {
     let (mut yard, _worker) = yard().await;
     let other = replica(&yard).await;

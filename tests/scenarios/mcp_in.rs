@@ -12,9 +12,9 @@ use serde_json::{Value, json};
 use crate::{FIXTURE, count, counted};
 
 /// A yard whose workers host servers beside the tools of most scenarios.
-struct Hosting {
-    yard: Yard,
-    folder: tempfile::TempDir,
+pub(crate) struct Hosting {
+    pub(crate) yard: Yard,
+    pub(crate) folder: tempfile::TempDir,
 }
 
 impl Hosting {
@@ -34,6 +34,25 @@ impl Hosting {
         let names = ["sleep", "die", "child", "environment"];
         let ours = json!({ "allow": names });
         Self::start(|_| json!({ "test": { "command": "python3", "args": [script, "well"], "toolyard": ours } })).await
+    }
+
+    /// With the servers of others, which have a folder and a repository.
+    pub(crate) async fn of_others() -> Self {
+        let npm = peers::npm_servers();
+        let python = peers::python_servers();
+        Self::start(|folder| {
+            let repository = folder.join("repository");
+            std::fs::create_dir(&repository).expect("a folder can be made");
+            git(&repository, &["init", "-q"]);
+            git(&repository, &["commit", "-q", "--allow-empty", "-m", "the first commit"]);
+            json!({
+                "everything": { "command": npm.join("mcp-server-everything"), "args": ["stdio"] },
+                "files": { "command": npm.join("mcp-server-filesystem"), "args": [folder] },
+                "git": { "command": python.join("mcp-server-git"), "args": ["--repository", repository] },
+                "time": { "command": python.join("mcp-server-time"), "args": ["--local-timezone", "Europe/Berlin"] },
+            })
+        })
+        .await
     }
 
     fn note(&self) -> PathBuf {
@@ -67,7 +86,7 @@ async fn outcome(yard: &Yard, tool: &str, arguments: Value) -> v1::CallOutcome {
     check::outcomes(&events)["c"].clone()
 }
 
-async fn answer(yard: &Yard, tool: &str, arguments: Value) -> String {
+pub(crate) async fn answer(yard: &Yard, tool: &str, arguments: Value) -> String {
     let outcome = outcome(yard, tool, arguments).await;
     assert_eq!(outcome.state(), CallState::Completed, "{tool}: {outcome:?}");
     check::text(&outcome)
@@ -81,21 +100,7 @@ fn git(folder: &Path, arguments: &[&str]) {
 
 #[tokio::test]
 async fn the_servers_of_others_are_hosted_and_called_in_both_eras() {
-    let npm = peers::npm_servers();
-    let python = peers::python_servers();
-    let hosting = Hosting::start(|folder| {
-        let repository = folder.join("repository");
-        std::fs::create_dir(&repository).expect("a folder can be made");
-        git(&repository, &["init", "-q"]);
-        git(&repository, &["commit", "-q", "--allow-empty", "-m", "the first commit"]);
-        json!({
-            "everything": { "command": npm.join("mcp-server-everything"), "args": ["stdio"] },
-            "files": { "command": npm.join("mcp-server-filesystem"), "args": [folder] },
-            "git": { "command": python.join("mcp-server-git"), "args": ["--repository", repository] },
-            "time": { "command": python.join("mcp-server-time"), "args": ["--local-timezone", "Europe/Berlin"] },
-        })
-    })
-    .await;
+    let hosting = Hosting::of_others().await;
     let (yard, folder) = (&hosting.yard, hosting.folder.path().canonicalize().expect("it is there"));
     let _worker = yard.worker().await;
 

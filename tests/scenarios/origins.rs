@@ -14,14 +14,14 @@ use axum::http::header;
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use futures::{StreamExt as _, stream};
-use harness::{Fixture, Yard, call};
+use harness::{Client, Fixture, Pools, Yard, call, client_answer};
 use proto::v1::{self, CallErrorKind, CallState, run_event::Event};
 use serde_json::json;
 use tempfile::TempDir;
 use tokio::task::JoinSet;
 
 use crate::registry::{listed, names};
-use crate::{FIXTURE, check};
+use crate::{FIXTURE, check, question};
 
 /// Pieces of the output of `count` tools.
 const PIECES: usize = 40;
@@ -145,6 +145,70 @@ async fn a_built_in_an_external_and_a_plugin_tool_run_in_one_batch() {
     let refused = yard.client.execute(vec![call("c", "program_greet", json!({}))]).await.to_end().await;
     let error = check::outcomes(&refused)["c"].error.clone().expect("it failed");
     assert_eq!(error.kind(), CallErrorKind::ArgumentsInvalid);
+}
+
+/// Each call ends once, its output is whole, and the calls speak in the order of submission, although the last ones are
+/// the first to be ready.
+#[tokio::test]
+async fn tools_of_all_origins_and_a_client_call_run_in_one_batch_in_order_though_their_worker_is_killed() {
+    let service = Service::start().await;
+    let (yard, folder) = start(&service).await;
+    let pools = Pools::new(
+        "[facades.say_hello]\ntool = \"program_greet\"\ndescription = \"Says hello.\"\n\
+         arguments = { name = \"facade\" }\ninput_schema = { type = \"object\", additionalProperties = false }\n",
+    );
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../worker/origins/tests/servers/server.py");
+    let server = json!({ "command": "python3", "args": [script, "well"], "toolyard": { "allow": ["environment"] } });
+    let config = folder.path().join("servers.json");
+    std::fs::write(&config, json!({ "mcpServers": { "test": server } }).to_string()).expect("a file is written");
+    let fixture = pools.of(&yard.fixture).with("TOOLYARD_MCP_CONFIG", config.display());
+    let coordinator = fixture.coordinator(&yard.broker.url()).await;
+    let client = Client::connect(coordinator.address()).await;
+    let mut first = fixture.worker(&yard.broker.url(), "main", 16).await;
+    for tool in ["echo", "test__environment", "say_hello"] {
+        client.wait_for_tool(tool).await;
+    }
+    let parallel = |call: v1::NewCall| v1::NewCall { concurrency: v1::ToolConcurrency::Parallel.into(), ..call };
+    let calls = vec![
+        parallel(call("http", "http_count", json!({}))),
+        parallel(call("program", "program_count", json!({}))),
+        parallel(call("facade", "say_hello", json!({}))),
+        parallel(call("mcp", "test__environment", json!({}))),
+        question("client"),
+        parallel(call("built_in", "echo", json!({ "text": "hi" }))),
+    ];
+    let ids: Vec<String> = calls.iter().map(|call| call.call_id.clone()).collect();
+    let run = v1::CreateRunRequest { calls, ..v1::CreateRunRequest::default() };
+    let request = v1::ExecuteRunRequest { run: Some(run), floor_policy: v1::FloorPolicy::Submission.into() };
+    let mut stream = client.execute_request(request).await.expect("the run is accepted");
+    stream.until(|event| is_output_of(event, "http")).await;
+    let run = stream.run(&client);
+    run.submit(vec![client_answer("client", "blue")]).await.expect("it waits");
+    for short in ["facade", "mcp", "built_in"] {
+        let ended = |event: &Event| matches!(event, Event::CallEnded(ended) if ended.call_id == short);
+        run.watch(v1::FloorPolicy::Interleaved).await.until(ended).await;
+    }
+    first.kill().await;
+    let _second = fixture.worker(&yard.broker.url(), "main", 16).await;
+    let events = stream.to_end().await;
+    check::whole(&events, true);
+    let outcomes = check::outcomes(&events);
+    assert_eq!(outcomes.len(), ids.len());
+    assert!(outcomes.values().all(|outcome| outcome.state() == CallState::Completed), "{outcomes:?}");
+    let texts = ["http", "program", "facade", "client", "built_in"].map(|id| check::text(&outcomes[id]));
+    assert_eq!(texts, [counted(), counted(), "Hello, facade!\n".into(), "blue".into(), "hi".into()]);
+    assert!(check::text(&outcomes["mcp"]).contains("PATH"));
+    let said = check::said(&events);
+    assert_eq!((said["http"].as_str(), said["program"].as_str()), (counted().as_str(), counted().as_str()));
+    let ended: Vec<String> = check::kinds(&events)
+        .into_iter()
+        .filter_map(|kind| match kind {
+            Event::CallEnded(ended) => Some(ended.call_id.clone()),
+            _ => None,
+        })
+        .collect();
+    assert_eq!(ended, ids, "in the order of submission");
+    assert_eq!(events, run.watch(v1::FloorPolicy::Submission).await.to_end().await, "every reader has the same");
 }
 
 #[tokio::test]

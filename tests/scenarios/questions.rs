@@ -1,6 +1,6 @@
 //! Running tools ask their client and go on with the answer, whatever is killed meanwhile.
 
-use harness::{Client, Run, Stream, Yard, call, client_answer, reason};
+use harness::{Client, Fixture, Run, Stream, Yard, call, client_answer, reason};
 use hyper::Method;
 use nats::access::Party;
 use proto::convert::worker::{UserAnswer, UserQuestion, UserReply, decode_user_answer, encode_user_question};
@@ -8,13 +8,15 @@ use proto::v1::{self, CallErrorKind, CallState, FloorPolicy, RunStatus, run_even
 use run::{AskedBy, AttemptId, AttemptNumber, CallIndex, NewQuestion, Nonce, PoolId, RunId};
 use serde_json::{Value, json};
 
+use crate::callers::guarded_with;
+use crate::webhooks::{File, Receiver};
 use crate::{FIXTURE, check, count, counted};
 
 fn asks(tool: &str) -> v1::NewCall {
     call("a", tool, json!({}))
 }
 
-fn requires_action(event: &Event) -> bool {
+pub(crate) fn requires_action(event: &Event) -> bool {
     matches!(event, Event::RunStatusChanged(changed) if changed.status() == RunStatus::RequiresAction)
 }
 
@@ -239,6 +241,96 @@ async fn a_batch_returns_the_question_and_then_one_message_for_the_call() {
     let content = &whole["messages"][0]["content"];
     assert_eq!((&whole["complete"], content.as_array().map(Vec::len)), (&json!(true), Some(1)), "{whole}");
     assert!(content.to_string().contains("accepted tea in attempt 1"), "{whole}");
+}
+
+#[tokio::test]
+async fn a_question_is_notified_and_listed_with_the_call_that_asks_and_answered_with_a_token() {
+    let mut receiver = Receiver::start(|_| 204).await;
+    let file = File::new(&receiver.url, "");
+    let yard = guarded_with(file.fixture()).await;
+    let shop = yard.client("shop");
+    let mut stream = shop.execute(vec![asks("asks")]).await;
+    stream.until(requires_action).await;
+    let (run, id) = (stream.run(&shop), "ask_0_1_1");
+    let (notice, expected) = (
+        receiver.next().await,
+        json!([{ "call_id": id, "tool": "elicitation",
+        "state": "CALL_STATE_WAITING_FOR_CLIENT", "asked_by_call_id": "a" }]),
+    );
+    assert_eq!(notice.what(), (run.id.clone(), "run.requires_action".to_owned()));
+    assert_eq!(notice.json()["data"]["calls"], expected);
+
+    let asks_for_a = |id: &str| (id.to_owned(), CallState::WaitingForClient, "a".to_owned());
+    until_listed(&shop, true, &[asks_for_a(id)]).await;
+    let tokens = v1::CreateAnswerTokenRequest { run_id: run.id.clone(), call_id: id.to_owned(), lifetime: None };
+    let token = shop.runs.clone().create_answer_token(tokens).await.expect("it may answer").into_inner().token;
+    let browser = run.through(&yard.stranger.with_key(&token));
+    let unfit = browser.submit(vec![client_answer(id, r#"{"action":"agree"}"#)]).await.expect_err("it does not fit");
+    assert_eq!(reason(&unfit), "ARGUMENTS_INVALID");
+    let other = browser.submit(vec![client_answer("a", "tea")]).await.expect_err("the token is of another call");
+    assert_eq!(reason(&other), "TOKEN_FOR_ANOTHER_CALL");
+    let shown = browser.submit(vec![client_answer(id, "tea")]).await.expect("it waits");
+    assert_eq!(shown.calls.iter().map(|call| call.call_id.as_str()).collect::<Vec<_>>(), [id], "and nothing else");
+
+    let events = stream.to_end().await;
+    assert_eq!(check::text(&check::outcomes(&events)["a"]), "accepted tea in attempt 1");
+    let mut notice = receiver.next().await;
+    while notice.what().1 != "run.completed" {
+        notice = receiver.next().await;
+    }
+    let asked_by = notice.json()["data"]["calls"]
+        .as_array()
+        .expect("calls")
+        .iter()
+        .map(|call| call["asked_by_call_id"].clone())
+        .collect::<Vec<_>>();
+    assert_eq!(asked_by, [Value::Null, json!("a")]);
+    let ended = |id: &str, asked_by: &str| (id.to_owned(), CallState::Completed, asked_by.to_owned());
+    until_listed(&shop, false, &[ended("a", ""), ended(id, "a")]).await;
+}
+
+#[tokio::test]
+async fn the_token_of_a_question_that_ended_with_its_worker_answers_no_other() {
+    let mut yard = guarded_with(Fixture::new(FIXTURE)).await;
+    let shop = yard.client("shop");
+    let mut stream = shop.execute(vec![asks("asks")]).await;
+    stream.until(requires_action).await;
+    let run = stream.run(&shop);
+    let tokens =
+        v1::CreateAnswerTokenRequest { run_id: run.id.clone(), call_id: "ask_0_1_1".to_owned(), lifetime: None };
+    let token = shop.runs.clone().create_answer_token(tokens).await.expect("it may answer").into_inner().token;
+    yard.worker.kill().await;
+    let _second = yard.fixture.worker(&yard.broker.url(), "main", 16).await;
+    stream.until(|event| matches!(event, Event::CallWaiting(waiting) if waiting.call_id == "ask_0_2_1")).await;
+    let browser = run.through(&yard.stranger.with_key(&token));
+    let late = browser.submit(vec![client_answer("ask_0_1_1", "tea")]).await.expect_err("it has ended");
+    assert_eq!(reason(&late), "CALL_NOT_WAITING");
+    let other = browser.submit(vec![client_answer("ask_0_2_1", "tea")]).await.expect_err("the token is of another");
+    assert_eq!(reason(&other), "TOKEN_FOR_ANOTHER_CALL");
+    let open = ("ask_0_2_1".to_owned(), CallState::WaitingForClient, "a".to_owned());
+    until_listed(&shop, true, &[open]).await;
+    run.submit(vec![client_answer("ask_0_2_1", "tea")]).await.expect("it waits");
+    assert_eq!(check::text(&check::outcomes(&stream.to_end().await)["a"]), "accepted tea in attempt 2");
+}
+
+/// Waits until the index lists these calls and no others, in the inbox or at all: with their states and the calls that
+/// ask.
+async fn until_listed(client: &Client, inbox: bool, expected: &[(String, CallState, String)]) {
+    let listed = async {
+        loop {
+            let request = v1::ListCallsRequest { inbox, ..v1::ListCallsRequest::default() };
+            let page = client.index.clone().list_calls(request).await.expect("the index answers").into_inner();
+            let calls = page.calls.into_iter().filter_map(|listed| listed.call);
+            let mut calls: Vec<_> =
+                calls.map(|call| (call.call_id.clone(), call.state(), call.asked_by_call_id)).collect();
+            calls.sort();
+            if calls == expected {
+                return;
+            }
+            tokio::time::sleep(std::time::Duration::from_millis(20)).await;
+        }
+    };
+    tokio::time::timeout(harness::PATIENCE, listed).await.expect("the index follows");
 }
 
 #[tokio::test]

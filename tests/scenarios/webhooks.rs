@@ -23,13 +23,13 @@ const CONTENT: &str = "the-owl-flies-at-dusk";
 
 /// A request that came.
 #[derive(Debug, Clone)]
-struct Received {
+pub(crate) struct Received {
     headers: HashMap<String, String>,
     body: Vec<u8>,
 }
 
 impl Received {
-    fn json(&self) -> Value {
+    pub(crate) fn json(&self) -> Value {
         serde_json::from_slice(&self.body).expect("a notice is JSON")
     }
 
@@ -37,7 +37,7 @@ impl Received {
         &self.headers["webhook-id"]
     }
 
-    fn what(&self) -> (String, String) {
+    pub(crate) fn what(&self) -> (String, String) {
         let json = self.json();
         let text = |value: &Value| value.as_str().expect("a text").to_owned();
         (text(&json["data"]["run_id"]), text(&json["type"]))
@@ -60,8 +60,8 @@ impl Received {
 type Answer = Arc<Mutex<Box<dyn FnMut(&Received) -> u16 + Send>>>;
 
 /// An endpoint that receives notifications, and answers as a test sets.
-struct Receiver {
-    url: String,
+pub(crate) struct Receiver {
+    pub(crate) url: String,
     answer: Answer,
     /// The notifications that were answered with success.
     taken: mpsc::Receiver<Received>,
@@ -69,7 +69,7 @@ struct Receiver {
 }
 
 impl Receiver {
-    async fn start(answer: impl FnMut(&Received) -> u16 + Send + 'static) -> Self {
+    pub(crate) async fn start(answer: impl FnMut(&Received) -> u16 + Send + 'static) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
         let url = format!("http://{}/hooks", listener.local_addr().expect("it listens"));
         let (sender, taken) = mpsc::channel(1024);
@@ -89,7 +89,7 @@ impl Receiver {
         *self.answer.lock().expect("nobody panicked") = Box::new(answer);
     }
 
-    async fn next(&mut self) -> Received {
+    pub(crate) async fn next(&mut self) -> Received {
         tokio::time::timeout(PATIENCE, self.taken.recv()).await.expect("a notice comes in time").expect("it serves")
     }
 }
@@ -129,10 +129,10 @@ async fn serve(mut stream: TcpStream, answer: Answer, taken: mpsc::Sender<Receiv
 }
 
 /// A file of webhooks, and the folder that it lies in.
-struct File(TempDir);
+pub(crate) struct File(TempDir);
 
 impl File {
-    fn new(url: &str, lines: &str) -> Self {
+    pub(crate) fn new(url: &str, lines: &str) -> Self {
         let folder = tempfile::tempdir().expect("a folder");
         for (name, secret) in ["new.secret", "old.secret"].into_iter().zip(SECRETS) {
             std::fs::write(folder.path().join(name), secret).expect("it can be written");
@@ -147,7 +147,7 @@ impl File {
         self.0.path().join("webhooks.toml")
     }
 
-    fn fixture(&self) -> Fixture {
+    pub(crate) fn fixture(&self) -> Fixture {
         Fixture::new(FIXTURE).with("TOOLYARD_WEBHOOKS", self.path().display())
     }
 }

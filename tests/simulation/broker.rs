@@ -101,7 +101,7 @@ impl Broker {
             Message::Alive { .. } => {
                 tell(net, everybody, |node| matches!(node, Node::Coordinator(_)), &message);
             }
-            Message::Ask(_) => {
+            Message::Ask(_) | Message::AskUser { .. } => {
                 let asked = Message::Forwarded(from, Box::new(message));
                 tell(net, everybody, |node| matches!(node, Node::Coordinator(_)), &asked);
             }

@@ -7,13 +7,14 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use run::{
-    AfterPartialOutput, Answer, Approval, Call, CallError, CallSpec, Command, Concurrency, Content, Decision,
-    DefaultDecision, Erasure, ErrorKind, FloorPolicy, Opening, OutputKind, Policy, Route, RunId, Timestamp,
+    AfterPartialOutput, Answer, Approval, Call, CallError, CallIndex, CallSpec, Command, Concurrency, Content,
+    Decision, DefaultDecision, Erasure, ErrorKind, FloorPolicy, Opening, OutputKind, Policy, Route, RunId, Timestamp,
     WithoutWorker,
 };
 
 use crate::net::{Message, Net, Node, Piece};
 use crate::promises::POLICIES;
+use crate::questions::ANSWER_OF;
 use crate::{COORDINATORS, POOLS, TOOLS};
 
 const PATIENCE: Duration = Duration::from_secs(4);
@@ -39,6 +40,8 @@ enum Wish {
     Append,
     Close,
     Answer,
+    /// To a question of a running call, perhaps once more.
+    AnswerQuestion(CallIndex, u8),
     Decide,
     Cancel,
     CancelRun,
@@ -134,6 +137,9 @@ impl Client {
             }
             Message::Done { token, result } => {
                 let Some(asked) = self.asked.take_if(|asked| asked.token == token) else { return };
+                if result.is_err() && is_answer_to_question(&asked.command) {
+                    net.promises.note("answer refused");
+                }
                 if let (Ok(()), Some(run)) = (result, self.run) {
                     check_done(run, &asked.command, net);
                 }
@@ -188,6 +194,22 @@ impl Client {
             net.promises.was_read(run, self.policy, number, &piece);
             self.read = Some(number);
             self.over |= matches!(piece, Piece::Fact(OutputKind::RunEnded(_)));
+            if let Piece::Fact(OutputKind::CallWaits { call }) = piece {
+                self.is_asked(run, call, net);
+            }
+        }
+    }
+
+    /// A call waits for its answer. A question of a running tool is answered soon, twice or not at all.
+    fn is_asked(&mut self, run: RunId, call: CallIndex, net: &mut Net<'_>) {
+        let is_question = net.promises.run(run).and_then(|run| run.call(call)).is_some_and(Call::is_question);
+        if !is_question || self.tries >= TRIES_MAX {
+            return;
+        }
+        for nth in 0..u8::try_from(net.chance.between(0, 3)).unwrap_or(0) {
+            let wish = (net.now.after(seconds(net, 0, 6 + 6 * u64::from(nth))), Wish::AnswerQuestion(call, nth));
+            let place = self.wishes.partition_point(|(at, _)| *at <= wish.0);
+            self.wishes.insert(place, wish);
         }
     }
 
@@ -277,7 +299,7 @@ fn command(wish: Wish, id: RunId, net: &mut Net<'_>) -> Option<Command> {
         }
         Wish::Close => Command::Close,
         Wish::Answer => {
-            let waits = |spec: &&Arc<CallSpec>| spec.route == Route::Client;
+            let waits = |spec: &&Arc<CallSpec>| spec.route == Route::Client && spec.asked_by.is_none();
             let well = net.chance.percent(80);
             let output = || match well {
                 true => Ok(vec![Content::Text("yes".into())]),
@@ -285,6 +307,14 @@ fn command(wish: Wish, id: RunId, net: &mut Net<'_>) -> Option<Command> {
             };
             let answer = |spec: &Arc<CallSpec>| Answer { call: spec.id.clone(), output: output() };
             Command::SubmitOutputs { answers: calls.iter().filter(waits).map(answer).collect(), all_required: false }
+        }
+        Wish::AnswerQuestion(call, nth) => {
+            let id = calls.get(call.as_usize())?.id.clone();
+            let output = match net.chance.percent(90) {
+                true => Ok(vec![Content::Text(format!("{ANSWER_OF}{id} {nth}"))]),
+                false => Err(CallError::new(ErrorKind::ClientFailed, format!("{ANSWER_OF}{id} {nth}"))),
+            };
+            Command::SubmitOutputs { answers: vec![Answer { call: id, output }], all_required: false }
         }
         Wish::Decide => {
             let decision = match net.chance.between(0, 4) {
@@ -304,6 +334,11 @@ fn command(wish: Wish, id: RunId, net: &mut Net<'_>) -> Option<Command> {
         Wish::CancelRun if net.now.0.is_multiple_of(2) => Command::EraseRun { reason: "erased".into(), bytes: 1 },
         Wish::CancelRun => Command::CancelRun { reason: "not needed".into() },
     })
+}
+
+fn is_answer_to_question(command: &Command) -> bool {
+    let is_question = |answer: &Answer| answer.call.as_str().starts_with("ask_");
+    matches!(command, Command::SubmitOutputs { answers, .. } if answers.iter().all(is_question))
 }
 
 /// Commands that were confirmed to a client have their effect in the log.

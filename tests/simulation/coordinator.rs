@@ -19,6 +19,7 @@ use crate::fleet::{Fleet, Slots};
 use crate::member::Member;
 use crate::net::{Flaw, Message, Net, Node, Paused, Question, Settle, Stored};
 use crate::promises::pieces;
+use crate::questions::{Asked, Askings};
 use crate::rim::{CHECK_WORKERS, EFFECT_PATIENCE, QUEUES_PATIENCE, WORKER_LOST, WRITE_SNAPSHOTS};
 use crate::shard::ShardWork;
 
@@ -46,6 +47,8 @@ pub(crate) struct Coordinator {
     /// When the queues were asked, until they answer.
     asked_queues: Option<Timestamp>,
     questions: BTreeMap<u64, Asking>,
+    /// Tools that ask their clients.
+    askings: Askings,
     orders: Vec<Order>,
     readers: Vec<Reader>,
 }
@@ -92,6 +95,7 @@ impl Coordinator {
             checked_workers: net.now,
             asked_queues: None,
             questions: BTreeMap::new(),
+            askings: Askings::default(),
             orders: Vec::new(),
             readers: Vec::new(),
         }
@@ -121,6 +125,7 @@ impl Coordinator {
         }
         self.end_overdue(net);
         let fleet = self.fleet(net.now);
+        self.askings.answer_late(&self.owner, &fleet, net);
         self.owner.handle_timeout(net.now, &fleet);
         if net.now.since(self.checked_workers) >= CHECK_WORKERS {
             self.checked_workers = net.now;
@@ -154,11 +159,15 @@ impl Coordinator {
             Message::Alive { worker, pool, leaving: false } => {
                 self.alive.insert(worker, (pool, net.now));
             }
-            Message::Forwarded(who, question) => {
-                if let Message::Ask(question) = *question {
-                    self.asked(who, question, net);
+            Message::Forwarded(who, question) => match *question {
+                Message::Ask(question) => self.asked(who, question, net),
+                Message::AskUser { token, pool, asks } => {
+                    self.member.check(net);
+                    let (fleet, asked) = (self.fleet(net.now), Asked { worker: who, token, pool, asks: *asks });
+                    self.askings.ask(asked, &self.owner, &fleet, net);
                 }
-            }
+                other => unreachable!("nobody forwards {other:?}"),
+            },
             Message::SnapshotAnswer { token, result } => self.snapshot_answered(token, result, net),
             Message::Purged { token } => self.shards.iter_mut().for_each(|shard| shard.purged(token, net)),
             Message::Notified { token, count, is_accepting } => {
@@ -318,7 +327,7 @@ impl Coordinator {
         self.readers.retain_mut(|reader| reader.read_on(self.position, net));
     }
 
-    fn take_entry(&mut self, stored: &Stored, net: &Net<'_>) {
+    fn take_entry(&mut self, stored: &Stored, net: &mut Net<'_>) {
         if stored.is_erased {
             return;
         }
@@ -338,6 +347,7 @@ impl Coordinator {
             self.owner.keep_ended(open.known);
         }
         self.owner.check_run(*id, net.now, &fleet);
+        self.askings.answer(*id, &self.owner, &fleet, net);
         let is_free = self.slots.borrow_mut().see(&run);
         if is_free {
             (0..SHARDS).map(Shard).for_each(|shard| self.owner.check_shard(shard, net.now, &fleet));

@@ -2,7 +2,7 @@
 //! no IO, no real time. Everything that happens follows from a seed, and so does everything that goes wrong: messages
 //! that are late, lost or repeated, processes that crash, or stand still and act later on what they knew, links that
 //! are cut, a broker that is away or forgets its delivery counts, clocks that disagree, operators who pause tools and
-//! pools.
+//! pools. Running tools ask their clients, who answer once, twice, late or never.
 //!
 //! The core is the product's own: runs (`core/run`), and the owner of a shard, the membership of coordinators and the
 //! job protocol of workers (`core/owner`), with its snapshots, erasures and notifications. The drivers around it are
@@ -26,6 +26,7 @@ mod fleet;
 mod member;
 mod net;
 mod promises;
+mod questions;
 mod rim;
 mod shard;
 mod work;
@@ -133,6 +134,8 @@ fn every_rule_that_is_broken_is_missed() {
         Flaw::ForgottenErasures,
         Flaw::ForgottenNotifications,
         Flaw::DeafToPauses,
+        Flaw::UnfencedQuestion,
+        Flaw::StrayAnswer,
     ];
     let (next, threads) = (AtomicUsize::new(0), std::thread::available_parallelism().map_or(1, NonZero::get));
     std::thread::scope(|scope| {
@@ -190,6 +193,11 @@ fn the_worlds_are_not_dull() {
         "notified",
         "notified again",
         "slots counted",
+        "asked",
+        "asked anew",
+        "answer heard",
+        "question ended",
+        "answer refused",
     ];
     for what in expected {
         assert!(tally.get(what).is_some_and(|count| *count > 2), "{what} hardly happens: {tally:?}");

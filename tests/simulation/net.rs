@@ -5,6 +5,7 @@ use std::sync::{Arc, LazyLock};
 use std::time::{Duration, Instant};
 
 use owner::membership::{Answer, Key, Operation};
+use owner::{UserAnswer, UserQuestion};
 use run::{
     AttemptId, CallIndex, CallSpec, ChunkIndex, Command, CommandError, Entry, Event, FloorPolicy, Opening, OutputKind,
     PoolId, RunId, Shard, Timestamp, Verdict, WorkerId,
@@ -230,6 +231,17 @@ pub(crate) enum Message {
         verdict: Verdict,
         last_output: u64,
     },
+    /// A tool asks its client.
+    AskUser {
+        token: u64,
+        pool: PoolId,
+        asks: Box<UserQuestion>,
+    },
+    /// How its question stands; `None` if it is to be asked again.
+    UserReply {
+        token: u64,
+        answer: Option<Box<UserAnswer>>,
+    },
     // Between clients and coordinators.
     Create {
         token: u64,
@@ -321,6 +333,10 @@ pub(crate) enum Flaw {
     ForgottenNotifications,
     /// Calls are dispatched though their tool is paused.
     DeafToPauses,
+    /// A question is stored whatever was stored since the owner decided on it.
+    UnfencedQuestion,
+    /// A request of an attempt is answered as if an earlier attempt of its call had asked.
+    StrayAnswer,
 }
 
 /// The tools and pools that are paused.

@@ -6,9 +6,9 @@ use std::time::Duration;
 
 use owner::erasure::erase_request;
 use run::{
-    AfterPartialOutput, AttemptId, AttemptNumber, Call, CallIndex, CallState, ChunkIndex, Concurrency, DeadlineKind,
-    Entry, ErrorKind, Event, Fact, FloorPolicy, Outcome, OutputKind, Route, Run, RunId, RunStatus, Sequencer, Shard,
-    Stopped, Timestamp,
+    AfterPartialOutput, AskedBy, AttemptId, AttemptNumber, Call, CallIndex, CallState, ChunkIndex, Concurrency,
+    DeadlineKind, Entry, ErrorKind, Event, Fact, FloorPolicy, Outcome, OutputKind, Route, Run, RunId, RunStatus,
+    Sequencer, Shard, Stopped, Timestamp,
 };
 
 use crate::net::{Paused, Piece, Place, Stored};
@@ -32,6 +32,8 @@ pub(crate) struct Promises {
     /// attempt may acknowledge the job that the other has. Should the other be lost, its call waits for its deadline:
     /// a known weakness.
     pub(crate) jobs_repeat: bool,
+    /// Questions whose end their tools know.
+    pub(crate) told: BTreeSet<(RunId, AskedBy)>,
     /// The newest claim of each shard for which a coordinator acted.
     owned: BTreeMap<Shard, u64>,
     /// The first promise that was broken.
@@ -188,6 +190,7 @@ impl Promises {
         if heard.is_empty() && matches!(place, Place::Output(_)) {
             self.note("not heard");
         }
+        self.check_questions(*id, entry, &heard);
     }
 
     fn ended(&mut self, id: RunId, index: CallIndex) {

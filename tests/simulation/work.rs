@@ -4,14 +4,16 @@
 
 use std::time::Duration;
 
+use owner::UserAnswer;
 use owner::job::Start;
 use run::{
-    AfterPartialOutput, AttemptOutcome, CallError, Chunk, ChunkIndex, Content, ErrorKind, Event, PoolId, Route, RunId,
-    StopStage, Timestamp, limit,
+    AfterPartialOutput, AskedBy, AttemptOutcome, CallError, Chunk, ChunkIndex, Content, ErrorKind, Event, PoolId,
+    Route, RunId, StopStage, Timestamp, limit,
 };
 
 use crate::net::{Delivery, Flaw, Net};
 use crate::promises::chunk_body;
+use crate::questions::ToolQuestion;
 use crate::rim::WINDOW;
 use crate::worker::{Append, policy};
 
@@ -21,8 +23,16 @@ pub(crate) struct Work {
     pool: PoolId,
     repeatable: bool,
     idle: Option<Duration>,
-    by: Timestamp,
-    overdue: AttemptOutcome,
+    /// Its own timeout, without the time in which it waited for answers, and the call's deadline.
+    own: Timestamp,
+    of_call: Timestamp,
+    waited: Duration,
+    /// The sequence of its job.
+    sequence: u64,
+    /// How many questions it has asked, and how many it asks.
+    asked: u16,
+    to_ask: u16,
+    question: Option<ToolQuestion>,
     /// The event of its start, unless that is in the log already.
     unstored: Option<Event>,
     /// Chunks that the tool has said, and what it went on from.
@@ -71,11 +81,6 @@ impl Work {
         let policy = policy(delivery);
         let Route::Pool { pool, .. } = &delivery.spec.route else { unreachable!("only a pool's calls have jobs") };
         let own = net.now.after(policy.attempt_timeout);
-        let overdue = if own <= delivery.spec.deadline {
-            AttemptOutcome::Failed(CallError::new(ErrorKind::AttemptTimeout, "it took too long").retryable())
-        } else {
-            AttemptOutcome::Expired
-        };
         let end = match net.chance.between(0, 20) {
             0..11 => ToolEnd::Well,
             11..13 => ToolEnd::Badly,
@@ -96,8 +101,13 @@ impl Work {
             pool: pool.clone(),
             repeatable: policy.repeatable,
             idle: policy.idle_timeout,
-            by: own.min(delivery.spec.deadline),
-            overdue,
+            own,
+            of_call: delivery.spec.deadline,
+            waited: Duration::ZERO,
+            sequence: delivery.sequence,
+            asked: 0,
+            to_ask: 0,
+            question: None,
             unstored,
             taken: start.from.0,
             batch: Vec::new(),
@@ -111,15 +121,44 @@ impl Work {
             ended: None,
             end_is_stored: false,
         };
-        if work.by <= net.now {
+        if work.due().0 <= net.now {
             // A call that is overdue never starts late.
             work.outcome = Some(AttemptOutcome::Expired);
         } else {
             net.promises.check_truth(delivery.run, start.attempt);
             net.promises.tool_called((delivery.run, start.attempt), start.from, net.now);
+            work.to_ask = u16::try_from(net.chance.between(0, 12)).map_or(0, |drawn| drawn.saturating_sub(8));
             work.think(net);
         }
         work
+    }
+
+    /// When it must have ended, and how it ends if it has not. Its own time rests while it waits for an answer.
+    fn due(&self) -> (Timestamp, AttemptOutcome) {
+        let own = self.own.after(self.waited);
+        if self.question.is_some() || own > self.of_call {
+            return (self.of_call, AttemptOutcome::Expired);
+        }
+        (own, AttemptOutcome::Failed(CallError::new(ErrorKind::AttemptTimeout, "it took too long").retryable()))
+    }
+
+    /// The owner's reply to a request of a question.
+    pub(crate) fn replied(&mut self, token: u64, answer: Option<&UserAnswer>, net: &mut Net<'_>) {
+        let Some(question) = &mut self.question else { return };
+        let Some(answer) = question.replied(token, answer.cloned(), net) else { return };
+        self.go_on_after_question(matches!(answer, UserAnswer::Answered(Ok(_))), net);
+    }
+
+    /// A tool without an answer gives up, or goes on without it.
+    fn go_on_after_question(&mut self, is_answered: bool, net: &mut Net<'_>) {
+        let Some(question) = self.question.take() else { return };
+        self.waited += net.now.since(question.began);
+        self.said_at = net.now;
+        if !is_answered && net.chance.percent(50) && self.stopping.is_none() && self.outcome.is_none() {
+            let error = CallError::new(ErrorKind::NeedsInput, "nobody answered");
+            self.outcome = Some(AttemptOutcome::Failed(error));
+        }
+        self.think(net);
     }
 
     /// How long the tool takes for its next step.
@@ -210,14 +249,27 @@ impl Work {
             }
             return;
         }
-        if net.now >= self.by {
-            return self.stop(self.overdue.clone(), false, net);
+        let (by, overdue) = self.due();
+        if net.now >= by {
+            return self.stop(overdue, false, net);
+        }
+        if let Some(question) = &mut self.question {
+            if !question.wake(net) {
+                self.go_on_after_question(false, net);
+            }
+            return;
         }
         if self.idle.is_some_and(|idle| net.now.since(self.said_at) >= idle) {
             let error = CallError::new(ErrorKind::IdleTimeout, "it said nothing for too long").retryable();
             return self.stop(AttemptOutcome::Failed(error), false, net);
         }
         if net.now < self.next_at {
+            return;
+        }
+        if self.asked < self.to_ask && net.chance.percent(30) {
+            self.asked += 1;
+            let asked_by = AskedBy { attempt: self.start.attempt, number: self.asked };
+            self.question = Some(ToolQuestion::ask(self.run, self.sequence, &self.pool, asked_by, net));
             return;
         }
         if self.to_say > 0 {

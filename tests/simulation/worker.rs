@@ -128,6 +128,13 @@ impl Worker {
                 let key = self.jobs.iter().find(|(_, job)| asked(job)).map(|(key, _)| *key);
                 self.answered(key, Some((verdict, last_output)), net);
             }
+            Message::UserReply { token, answer } => {
+                for job in self.jobs.values_mut() {
+                    if let Doing::Working(work) = &mut job.doing {
+                        work.replied(token, answer.as_deref(), net);
+                    }
+                }
+            }
             Message::Appended { token } => self.stored(token, true, net),
             Message::Conflict { token } => self.stored(token, false, net),
             Message::Stop { run, attempt } => {

@@ -35,6 +35,8 @@ pub(crate) struct CallSummary {
     pub(crate) not_before: Option<Timestamp>,
     /// Unspecified if no error ended it.
     pub(crate) error: CallErrorKind,
+    /// The call that asks, if it is a question.
+    pub(crate) asked_by: Option<CallId>,
 }
 
 impl Summary {
@@ -61,7 +63,7 @@ impl Summary {
         self.open = run.is_open();
         let known = self.calls.len();
         self.calls.iter_mut().zip(run.calls()).for_each(|(summary, call)| summary.update(call));
-        self.calls.extend(run.calls().iter().skip(known).map(CallSummary::of));
+        self.calls.extend(run.calls().iter().skip(known).map(|call| CallSummary::of(run, call)));
     }
 
     pub(crate) fn has_ended(&self) -> bool {
@@ -98,7 +100,7 @@ pub(crate) fn is_over(state: CallState) -> bool {
 }
 
 impl CallSummary {
-    fn of(call: &Call) -> Self {
+    fn of(run: &Run, call: &Call) -> Self {
         let spec = call.spec();
         let pool = match &spec.route {
             Route::Pool { pool, .. } => Some(pool.clone()),
@@ -114,6 +116,7 @@ impl CallSummary {
             ended: None,
             not_before: spec.not_before,
             error: CallErrorKind::Unspecified,
+            asked_by: run.asker(call).map(|asks| asks.spec().id.clone()),
         };
         summary.update(call);
         summary

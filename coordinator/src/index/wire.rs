@@ -34,6 +34,7 @@ impl From<&CallSummary> for v1::CallSummary {
             end_time: call.ended.map(timestamp),
             error_kind: call.error.into(),
             not_before: call.not_before.map(timestamp),
+            asked_by_call_id: call.asked_by.as_ref().map(ToString::to_string).unwrap_or_default(),
         }
     }
 }
@@ -70,6 +71,10 @@ impl TryFrom<v1::CallSummary> for CallSummary {
             ended: wire.end_time.map(moment),
             not_before: wire.not_before.map(moment),
             error: wire.error_kind(),
+            asked_by: match wire.asked_by_call_id.as_str() {
+                "" => None,
+                asks => Some(asks.parse()?),
+            },
         })
     }
 }

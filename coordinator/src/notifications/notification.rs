@@ -62,6 +62,9 @@ struct Told<'a> {
     call_id: &'a str,
     tool: &'a str,
     state: &'static str,
+    /// The call that asks, if it is a question.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    asked_by_call_id: Option<&'a str>,
 }
 
 /// The body of a notification: the same bytes, whichever coordinator makes it.
@@ -70,6 +73,7 @@ pub(super) fn body(kind: Kind, run: &Run, at: Timestamp) -> Bytes {
         call_id: call.spec().id.as_str(),
         tool: call.spec().tool.as_str(),
         state: api::state(call).as_str_name(),
+        asked_by_call_id: run.asker(call).map(|asks| asks.spec().id.as_str()),
     });
     let tenant = run.tenant().map(run::TenantId::as_str);
     let data = Data { run_id: run.id().to_string(), tenant, calls: calls.collect() };

@@ -101,6 +101,12 @@ impl Run {
         self.calls.iter().find(|call| call.spec.asked_by == Some(asked_by))
     }
 
+    /// The call that asks a question; `None` for a call of the model.
+    #[must_use]
+    pub fn asker(&self, question: &Call) -> Option<&Call> {
+        self.call(question.spec.asked_by?.attempt.call)
+    }
+
     /// The open questions of a call.
     pub fn open_questions(&self, call: CallIndex) -> impl Iterator<Item = &Call> {
         let of_call = move |question: &&Call| question.asks_for().is_some_and(|attempt| attempt.call == call);

@@ -105,6 +105,10 @@ impl Coordinator {
             performing.hand_back.iter().for_each(|job| hand_back(job, net));
             return;
         }
+        let fleet = self.fleet(net.now);
+        if self.askings.stored(append, true, &self.owner, &fleet, net) {
+            return;
+        }
         let Some(order) = self.take_order(append, net.now) else { return };
         match order.command {
             None => net.send(order.client, Message::Created { token: order.token, run: order.run }),
@@ -114,6 +118,10 @@ impl Coordinator {
 
     pub(super) fn conflicted(&mut self, append: u64, net: &mut Net<'_>) {
         if self.effect_done(append, net).is_some() {
+            return;
+        }
+        let fleet = self.fleet(net.now);
+        if self.askings.stored(append, false, &self.owner, &fleet, net) {
             return;
         }
         let Some(order) = self.take_order(append, net.now) else { return };

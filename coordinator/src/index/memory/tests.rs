@@ -19,6 +19,7 @@ fn run(number: u64, status: RunStatus, calls: &[CallState]) -> Arc<Summary> {
         parked: *state == CallState::Failed,
         ended: None,
         error: CallErrorKind::Unspecified,
+        asked_by: None,
     });
     Arc::new(Summary {
         id: id.parse().unwrap(),

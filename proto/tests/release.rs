@@ -13,10 +13,10 @@ use run::{
     AfterPartialOutput, Approval, AskedBy, AttemptId, AttemptNumber, AttemptOutcome, Backoff, CallError, CallIndex,
     CallSpec, Chunk, ChunkIndex, Completion, Concurrency, Content, DeadlineKind, Decider, Decision, DefaultDecision,
     Effects, EraseRequest, Erasure, ErrorKind, Event, Fields, File, Manifest, NewQuestion, Nonce, Object, Origin,
-    Permission, Policy, PoolId, Progress, ResultUse, RetryOn, Route, Rules, RunId, RunOpened, Shard, StopStage,
-    Timestamp, Verdict, Violation, WithoutWorker,
+    Permission, Policy, PoolId, Progress, Requester, ResultUse, RetryOn, Role, Roles, Route, Rules, RunId, RunOpened,
+    Shard, StopStage, Timestamp, Verdict, Violation, WithoutWorker,
 };
-use toolyard_proto::convert::log::{decode, decode_job, encode};
+use toolyard_proto::convert::log::{Dispatch, decode, decode_job, encode};
 use toolyard_proto::convert::object::{ChunkReply, ChunkRequest, Upload};
 use toolyard_proto::convert::snapshot::{OwedErasure, Snapshot};
 use toolyard_proto::convert::worker::{
@@ -97,6 +97,18 @@ fn object() -> Content {
     }))
 }
 
+fn dispatch() -> Dispatch {
+    Dispatch { spec: Arc::new(spec()), requester: requester() }
+}
+
+fn requester() -> Requester {
+    Requester {
+        tenant: Some("acme".parse().expect("a tenant")),
+        caller: Some("shop/ada".parse().expect("a caller")),
+        roles: Roles::from_iter([Role::Submit, Role::Admin]),
+    }
+}
+
 fn opened() -> RunOpened {
     let client = CallSpec { route: Route::Client, approval: None, ..spec() };
     let refused = CallSpec { route: Route::Refused(error()), queue_deadline: None, ..spec() };
@@ -108,6 +120,7 @@ fn opened() -> RunOpened {
         client_only: true,
         tenant: Some("acme".parse().expect("a tenant")),
         caller: Some("shop/ada".parse().expect("a caller")),
+        roles: Roles::default(),
         tools: vec!["bash".parse().expect("a tool")],
         rules: Rules { confirm: Some(false), running_max: Some(3), calls_max: Some(7), fails_with_call: true },
         context: Fields::default(),
@@ -143,6 +156,10 @@ fn entries() -> Vec<(&'static str, Vec<Event>)> {
     let expired = |deadline| vec![Event::CallExpired { call, deadline }];
     vec![
         ("run opened", vec![Event::RunOpened(opened())]),
+        (
+            "run opened by a caller with roles",
+            vec![Event::RunOpened(RunOpened { roles: requester().roles, ..opened() })],
+        ),
         ("run opened to be erased", vec![Event::RunOpened(RunOpened { erasure, ..RunOpened::default() })]),
         (
             "run opened with its job",
@@ -158,6 +175,7 @@ fn entries() -> Vec<(&'static str, Vec<Event>)> {
         ("run expired", vec![Event::RunExpired { without_worker: Vec::new() }]),
         ("run expired without workers", vec![Event::RunExpired { without_worker: vec![call] }]),
         ("call dispatched", vec![Event::CallDispatched { call, pool: pool.clone() }]),
+        ("call dispatched for its requester", vec![Event::CallDispatched { call, pool: pool.clone() }]),
         ("call cancel requested", vec![Event::CallCancelRequested { call, reason: "enough".to_owned() }]),
         ("call cancelled", vec![Event::CallCancelled { call }]),
         ("call expired", expired(DeadlineKind::Call)),
@@ -336,7 +354,7 @@ fn snapshot_with_erasures() -> Snapshot {
 
 /// Every kind of message, as this release encodes it.
 fn all() -> BTreeMap<&'static str, Bytes> {
-    let log = entries().into_iter().map(|(name, events)| (name, encode(&events, Some(&spec()))));
+    let log = entries().into_iter().map(|(name, events)| (name, encode(&events, Some(&dispatch()))));
     let others = [
         ("advertisement", worker::encode_advertisement([manifest()].iter()).1),
         ("heartbeat", heartbeat().encode()),
@@ -380,14 +398,16 @@ fn entries_of_earlier_releases_mean_what_they_meant() {
             let entry = decode(&subject, bytes.clone(), 1, Timestamp(2)).expect(name);
             assert_eq!(entry.events, events, "{name} of {release}");
             if let SubjectKind::Job { .. } = &subject.place {
-                assert_eq!(
-                    *decode_job(&subject, bytes.clone(), Timestamp(u64::MAX))
-                        .expect(name)
-                        .expect("a job without a moment")
-                        .spec,
-                    spec(),
-                    "{name} of {release}"
-                );
+                let job = decode_job(&subject, bytes.clone(), Timestamp(u64::MAX)).expect(name);
+                let job = job.expect("a job without a moment");
+                assert_eq!(*job.spec, spec(), "{name} of {release}");
+                let asked = match name {
+                    // The first coordinators did not send it.
+                    "call dispatched" => None,
+                    "call dispatched for its requester" => Some(requester()),
+                    _ => Some(Requester::default()),
+                };
+                assert_eq!(job.requester, asked, "{name} of {release}");
             }
         }
     }

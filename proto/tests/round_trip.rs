@@ -8,10 +8,10 @@ use proptest::prelude::*;
 use run::{
     AfterPartialOutput, Approval, AskedBy, AttemptId, AttemptNumber, AttemptOutcome, Backoff, CallError, CallIndex,
     CallSpec, Chunk, ChunkIndex, Concurrency, Content, DeadlineKind, Decider, Decision, DefaultDecision, ErrorKind,
-    Event, File, Nonce, Object, ObjectId, Policy, PoolId, Progress, RetryOn, Route, RunId, RunOpened, Shard, StopStage,
-    Timestamp, Verdict, Violation, WithoutWorker,
+    Event, File, Nonce, Object, ObjectId, Policy, PoolId, Progress, Requester, RetryOn, Role, Roles, Route, RunId,
+    RunOpened, Shard, StopStage, Timestamp, Verdict, Violation, WithoutWorker,
 };
-use toolyard_proto::convert::log;
+use toolyard_proto::convert::log::{self, Dispatch};
 use toolyard_proto::convert::worker::{
     Answer, Heartbeat, Question, Stop, Unanswered, UserAnswer, UserQuestion, UserReply, WorkerRequest,
     decode_advertisement, decode_answer, decode_question, decode_request, decode_user_answer, encode_answer,
@@ -242,6 +242,7 @@ fn by_coordinators() -> impl Strategy<Value = Vec<Event>> {
                     after: Duration::from_millis(deadline % 100_000 + 1),
                     request: is_named.then_some([7; 32]),
                 }),
+                roles: if open { Roles::from_iter([Role::Submit, Role::Read]) } else { Roles::default() },
                 caller: is_named.then(|| "shop/ada@example.com".parse().expect("a caller")),
                 tools: if is_named { vec!["tool.1".parse().expect("a tool name")] } else { Vec::new() },
                 context,
@@ -274,6 +275,16 @@ fn by_coordinators() -> impl Strategy<Value = Vec<Event>> {
         }),
         answer.prop_map(move |answer| vec![Event::ClientAnswered { call, answer }]),
     ]
+}
+
+fn requester() -> impl Strategy<Value = Requester> {
+    (any::<bool>(), any::<bool>(), prop::sample::subsequence(Role::ALL.to_vec(), 0..=5)).prop_map(
+        |(has_tenant, has_caller, roles)| Requester {
+            tenant: has_tenant.then(|| "team-1".parse().expect("a tenant")),
+            caller: has_caller.then(|| "shop/ada@example.com".parse().expect("a caller")),
+            roles: roles.into_iter().collect(),
+        },
+    )
 }
 
 fn by_workers() -> impl Strategy<Value = Vec<Event>> {
@@ -310,10 +321,16 @@ proptest! {
     }
 
     #[test]
-    fn a_job_holds_its_call_whether_it_opens_the_run_or_not(spec in spec(), opens: bool) {
+    fn a_job_holds_its_call_and_who_asked_whether_it_opens_the_run_or_not(
+        spec in spec(), requester in requester(), opens: bool,
+    ) {
         let dispatched = Event::CallDispatched { call: CallIndex(0), pool: pool() };
-        let opened = Event::RunOpened(RunOpened { deadline: Timestamp(9), calls: vec![Arc::clone(&spec)], ..RunOpened::default() });
-        let (events, job) = if opens { (vec![opened, dispatched], None) } else { (vec![dispatched], Some(&*spec)) };
+        let Requester { tenant, caller, roles } = requester.clone();
+        let calls = vec![Arc::clone(&spec)];
+        let opened = RunOpened { deadline: Timestamp(9), calls, tenant, caller, roles, ..RunOpened::default() };
+        let opened = Event::RunOpened(opened);
+        let job = Dispatch { spec: Arc::clone(&spec), requester: requester.clone() };
+        let (events, job) = if opens { (vec![opened, dispatched], None) } else { (vec![dispatched], Some(&job)) };
         let subject = Subject { run: run_id(), place: SubjectKind::of(&events).expect("a place") };
         let Route::Pool { pool: routed, .. } = &spec.route else {
             prop_assert!(log::decode_job(&subject, log::encode(&events, job), Timestamp(1)).is_err());
@@ -322,6 +339,7 @@ proptest! {
         prop_assert_eq!(routed, &pool());
         let decoded = log::decode_job(&subject, log::encode(&events, job), Timestamp(1)).expect("a job").expect("in time");
         prop_assert_eq!(&decoded.spec, &spec);
+        prop_assert_eq!(decoded.requester, Some(requester));
         prop_assert_eq!((decoded.run, decoded.call, decoded.pool), (run_id(), CallIndex(0), pool()));
         // A job that was stored too late must not be executed.
         let until = |at: u64| log::decode_job(&subject, log::encode_as(7, Some(Timestamp(9)), &events, job), Timestamp(at));
@@ -331,7 +349,9 @@ proptest! {
     #[test]
     fn an_entry_stops_nobody(events in prop_oneof![by_coordinators(), by_workers()], spec in spec()) {
         // A client that may pull a pool's jobs can have the broker deliver them to any subject that is read.
-        prop_assert!(Stop::decode(log::encode(&events, Some(&spec))).is_err());
+        let job = Dispatch { spec, requester: Requester::default() };
+        let stop = Stop::decode(log::encode(&events, Some(&job)));
+        prop_assert!(stop.is_err());
     }
 
     #[test]

@@ -3,8 +3,9 @@
 use std::sync::Arc;
 
 use owner::{Action, Append, JobLease};
+use proto::convert::log::Dispatch;
 use proto::history;
-use run::{AttemptId, CallSpec, CallState, Effect, Event, Run, RunId};
+use run::{AttemptId, CallState, Effect, Event, Run, RunId};
 
 use super::OwnerTask;
 use super::surroundings::Surroundings;
@@ -70,7 +71,7 @@ impl OwnerTask {
         };
         let (journal, signals) = (self.io.journal.clone(), self.io.signals.clone());
         self.effects.spawn(async move {
-            let appended = append_effect(&journal, id, event, job.as_deref(), expected).await;
+            let appended = append_effect(&journal, id, event, job.as_ref(), expected).await;
             if let (Ok(_), Some(job)) = (&appended, hand_back) {
                 signals.hand_back(&job.pool, &job.lease).await;
             }
@@ -122,7 +123,7 @@ impl OwnerTask {
 }
 
 /// The job that a dispatch stores. Notes in the audit log if the call is refused instead.
-fn job(run: &Run, effect: Effect, event: &Event) -> Option<Arc<CallSpec>> {
+fn job(run: &Run, effect: Effect, event: &Event) -> Option<Dispatch> {
     let Effect::Dispatch { call } = effect else { return None };
     let call = run.call(call)?;
     if matches!(event, Event::CallDispatched { .. }) {
@@ -149,7 +150,7 @@ async fn append_effect(
     journal: &Journal,
     id: RunId,
     event: Event,
-    job: Option<&CallSpec>,
+    job: Option<&Dispatch>,
     expected: u64,
 ) -> Result<u64, EffectError> {
     match journal.append(id, &[event], job, expected).await {

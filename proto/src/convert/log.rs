@@ -9,7 +9,8 @@ use prost::Message as _;
 use run::{
     Approval, AskedBy, AttemptId, AttemptNumber, AttemptOutcome, CallError, CallIndex, CallSpec, Chunk, ChunkIndex,
     Completion, Concurrency, Content, DeadlineKind, Decider, Decision, Entry, EraseRequest, Erasure, Event, Fields,
-    File, Nonce, PoolId, ResultUse, Route, RunId, RunOpened, StopStage, Timestamp, WithoutWorker, is_late,
+    File, Nonce, PoolId, Requester, ResultUse, Role, Roles, Route, RunId, RunOpened, StopStage, Timestamp,
+    WithoutWorker, is_late,
 };
 
 use super::api::without_worker;
@@ -24,17 +25,25 @@ use crate::subject::{Subject, SubjectKind};
 use crate::v1;
 use crate::wire::v1::{self as wire, event::Kind};
 
+/// What the entry that dispatches a call holds beside the event, for the call's worker.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Dispatch {
+    pub spec: Arc<CallSpec>,
+    /// Who asked for the run of the call.
+    pub requester: Requester,
+}
+
 /// Encodes events of one entry. A dispatch contains `job` unless the same entry opens the run, because the opening
 /// contains it already.
 #[must_use]
-pub fn encode(events: &[Event], job: Option<&CallSpec>) -> Bytes {
+pub fn encode(events: &[Event], job: Option<&Dispatch>) -> Bytes {
     encode_as(0, None, events, job)
 }
 
 /// Like [`encode`], with a number by which the writer recognises the entry, and the last time at which the entry
 /// counts.
 #[must_use]
-pub fn encode_as(nonce: u64, not_after: Option<Timestamp>, events: &[Event], job: Option<&CallSpec>) -> Bytes {
+pub fn encode_as(nonce: u64, not_after: Option<Timestamp>, events: &[Event], job: Option<&Dispatch>) -> Bytes {
     let attempt = events.iter().find_map(attempt_of).map(|attempt| attempt_out(*attempt));
     let events = events.iter().map(|event| wire::Event { kind: Some(event_out(event, job)) }).collect();
     let not_after_ms = not_after.map_or(0, |not_after| not_after.0);
@@ -64,6 +73,8 @@ pub struct Job {
     pub call: CallIndex,
     pub pool: PoolId,
     pub spec: Arc<CallSpec>,
+    /// Who asked for the run; `None` if the coordinator that dispatched the call is of a release that does not say it.
+    pub requester: Option<Requester>,
 }
 
 /// Decodes a job from the message that dispatches a call. Returns `None` if the message was stored, at `at`, too late
@@ -80,17 +91,22 @@ pub fn decode_job(subject: &Subject, payload: Bytes, at: Timestamp) -> Result<Op
     if is_late(at, not_after_in(entry.not_after_ms)) {
         return Ok(None);
     }
-    let spec = entry.events.into_iter().find_map(|event| match event.kind {
-        Some(Kind::RunOpened(opened)) => opened.calls.into_iter().nth(call.as_usize()),
-        Some(Kind::CallDispatched(dispatched)) => dispatched.job,
+    let found = entry.events.into_iter().find_map(|event| match event.kind {
+        Some(Kind::RunOpened(opened)) => {
+            let wire::RunOpened { calls, tenant, caller, roles, .. } = opened;
+            let requester = wire::Requester { tenant, caller, roles };
+            calls.into_iter().nth(call.as_usize()).map(|spec| (spec, Some(requester)))
+        }
+        Some(Kind::CallDispatched(dispatched)) => dispatched.job.map(|spec| (spec, dispatched.requester)),
         _ => None,
     });
-    let spec = spec_in(spec.ok_or(InvalidMessage::Missing("the call to execute"))?)?;
+    let (spec, requester) = found.ok_or(InvalidMessage::Missing("the call to execute"))?;
+    let (spec, requester) = (spec_in(spec)?, requester.map(requester_in).transpose()?);
     // Without this check, a pool could have the broker deliver its jobs to another pool's subject.
     if !matches!(&spec.route, Route::Pool { pool: routed, .. } if routed == pool) {
         return Err(InvalidMessage::Misplaced { event: "job of another pool" });
     }
-    Ok(Some(Job { run: subject.run, call: *call, pool: pool.clone(), spec: Arc::new(spec) }))
+    Ok(Some(Job { run: subject.run, call: *call, pool: pool.clone(), spec: Arc::new(spec), requester }))
 }
 
 fn attempt_of(event: &Event) -> Option<&AttemptId> {
@@ -125,7 +141,7 @@ pub(super) fn attempt_in(wire: wire::Attempt, call: CallIndex) -> AttemptId {
     AttemptId { call, number: AttemptNumber(wire.number), nonce: Nonce(wire.nonce) }
 }
 
-fn event_out(event: &Event, job: Option<&CallSpec>) -> Kind {
+fn event_out(event: &Event, job: Option<&Dispatch>) -> Kind {
     match event {
         Event::RunOpened(opened) => Kind::RunOpened(opened_out(opened)),
         Event::CallsAppended { calls } => Kind::CallsAppended(wire::CallsAppended { calls: specs_out(calls) }),
@@ -137,7 +153,10 @@ fn event_out(event: &Event, job: Option<&CallSpec>) -> Kind {
         Event::RunExpired { without_worker } => Kind::RunExpired(wire::RunExpired {
             without_worker: without_worker.iter().map(|call| u32::from(call.0)).collect(),
         }),
-        Event::CallDispatched { .. } => Kind::CallDispatched(wire::CallDispatched { job: job.map(spec_out) }),
+        Event::CallDispatched { .. } => Kind::CallDispatched(wire::CallDispatched {
+            job: job.map(|job| spec_out(&job.spec)),
+            requester: job.map(|job| requester_out(&job.requester)),
+        }),
         Event::CallCancelRequested { reason, .. } => {
             Kind::CallCancelRequested(wire::CallCancelRequested { reason: reason.clone() })
         }
@@ -293,8 +312,8 @@ fn event_in(event: wire::Event, place: &SubjectKind, attempt: Option<wire::Attem
 }
 
 fn opened_out(opened: &RunOpened) -> wire::RunOpened {
-    let RunOpened { deadline, calls, open, fail_fast, client_only, tenant, caller, tools, rules, context, erasure } =
-        opened;
+    let RunOpened { deadline, calls, open, fail_fast, client_only, tools, rules, context, erasure, .. } = opened;
+    let RunOpened { tenant, caller, roles, .. } = opened;
     let (erase_after_ms, request) = erasure_out(*erasure);
     wire::RunOpened {
         deadline_ms: deadline.0,
@@ -309,29 +328,68 @@ fn opened_out(opened: &RunOpened) -> wire::RunOpened {
         context: fields_out(context),
         erase_after_ms,
         request,
+        roles: roles_out(*roles),
     }
 }
 
 fn opened_in(opened: wire::RunOpened) -> Result<RunOpened, InvalidMessage> {
+    let wire::RunOpened { tenant, caller, roles, .. } = opened;
+    let Requester { tenant, caller, roles } = requester_in(wire::Requester { tenant, caller, roles })?;
     Ok(RunOpened {
         deadline: Timestamp(opened.deadline_ms),
         calls: specs_in(opened.calls)?,
         open: opened.open,
         fail_fast: opened.fail_fast,
         client_only: opened.client_only,
-        tenant: match opened.tenant.as_str() {
-            "" => None,
-            tenant => Some(tenant.parse()?),
-        },
-        caller: match opened.caller.as_str() {
-            "" => None,
-            caller => Some(caller.parse()?),
-        },
+        tenant,
+        caller,
+        roles,
         tools: opened.tools.iter().map(|tool| tool.parse()).collect::<Result<_, _>>()?,
         rules: rules(opened.rules),
         context: object("context", &opened.context)?,
         erasure: erasure_in(opened.erase_after_ms, &opened.request),
     })
+}
+
+fn requester_out(requester: &Requester) -> wire::Requester {
+    let Requester { tenant, caller, roles } = requester;
+    wire::Requester {
+        tenant: tenant.as_ref().map(ToString::to_string).unwrap_or_default(),
+        caller: caller.as_ref().map(ToString::to_string).unwrap_or_default(),
+        roles: roles_out(*roles),
+    }
+}
+
+fn requester_in(wire: wire::Requester) -> Result<Requester, InvalidMessage> {
+    Ok(Requester {
+        tenant: (!wire.tenant.is_empty()).then(|| wire.tenant.parse()).transpose()?,
+        caller: (!wire.caller.is_empty()).then(|| wire.caller.parse()).transpose()?,
+        roles: roles_in(&wire.roles),
+    })
+}
+
+fn roles_out(roles: Roles) -> Vec<i32> {
+    let role = |role| match role {
+        Role::Submit => wire::CallerRole::Submit,
+        Role::Answer => wire::CallerRole::Answer,
+        Role::Approve => wire::CallerRole::Approve,
+        Role::Read => wire::CallerRole::Read,
+        Role::Admin => wire::CallerRole::Admin,
+    };
+    roles.iter().map(|given| role(given).into()).collect()
+}
+
+/// Roles of a newer release give nothing here.
+fn roles_in(roles: &[i32]) -> Roles {
+    let role = |role: &i32| match wire::CallerRole::try_from(*role).unwrap_or_default() {
+        wire::CallerRole::Unspecified => None,
+        wire::CallerRole::Submit => Some(Role::Submit),
+        wire::CallerRole::Answer => Some(Role::Answer),
+        wire::CallerRole::Approve => Some(Role::Approve),
+        wire::CallerRole::Read => Some(Role::Read),
+        wire::CallerRole::Admin => Some(Role::Admin),
+    };
+    roles.iter().filter_map(role).collect()
 }
 
 fn object(field: &'static str, text: &str) -> Result<Fields, InvalidMessage> {

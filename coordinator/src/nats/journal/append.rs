@@ -9,10 +9,10 @@ use async_nats::jetstream;
 use async_nats::jetstream::context::PublishError;
 use bytes::Bytes;
 use nats::append::{AppendFailure, PAUSE, Pauses};
-use proto::convert::log;
+use proto::convert::log::{self, Dispatch};
 use proto::names;
 use proto::subject::{Subject, SubjectKind};
-use run::{CallSpec, Event, RunId, Timestamp};
+use run::{Event, RunId, Timestamp};
 use telemetry::trace::Moment;
 use tokio::time::Instant;
 
@@ -43,7 +43,7 @@ const LAST_LOOK: Duration = Duration::from_secs(2);
 struct Draft<'events> {
     run: RunId,
     events: &'events [Event],
-    job: Option<&'events CallSpec>,
+    job: Option<&'events Dispatch>,
     subject: String,
     payload: Bytes,
     expected: u64,
@@ -69,7 +69,7 @@ impl<'events> Draft<'events> {
     fn new(
         run: RunId,
         events: &'events [Event],
-        job: Option<&'events CallSpec>,
+        job: Option<&'events Dispatch>,
         expected: u64,
     ) -> Result<Self, AppendError> {
         let Some(place) = SubjectKind::of(events) else { return Err(AppendError::Conflict) };
@@ -91,7 +91,7 @@ impl Journal {
         &self,
         run: RunId,
         events: &[Event],
-        job: Option<&CallSpec>,
+        job: Option<&Dispatch>,
         expected: u64,
     ) -> Result<u64, AppendError> {
         let draft = Draft::new(run, events, job, expected)?;
@@ -238,7 +238,7 @@ impl Journal {
     fn note_stored(&self, draft: &Draft<'_>, sequence: u64) {
         self.room.take(draft.payload.len());
         if let Some(began) = draft.began {
-            trace::sent(draft.run, draft.events, draft.job, sequence, began);
+            trace::sent(draft.run, draft.events, draft.job.map(|job| &*job.spec), sequence, began);
         }
     }
 

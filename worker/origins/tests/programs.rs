@@ -7,7 +7,7 @@ use std::path::Path;
 use origins::process::{InvalidFile, ProgramTools, Skipped};
 use sandbox::{Sandbox, Settings};
 use serde_json::{Value, json};
-use toolyard_tool::{CallError, Chunk, Content, ErrorKind, Origin, Table, testkit};
+use toolyard_tool::{CallError, Chunk, Content, ErrorKind, Origin, Role, Table, testkit};
 
 fn sandbox() -> Sandbox {
     sandbox::use_program(env!("CARGO_BIN_EXE_guard-of-programs").into());
@@ -85,6 +85,20 @@ async fn arguments_arrive_on_standard_input_and_the_call_in_the_environment() {
     let rest: Vec<&str> = rest.split_whitespace().collect();
     assert_eq!((rest[1], rest[2], rest[4]), ("call", "1", "abc"));
     assert_eq!(rest[3], format!("{}/call", rest[0]));
+}
+
+#[tokio::test]
+async fn a_program_is_told_for_whom_it_runs_and_its_file_cannot_pretend() {
+    let names = "[$TOOLYARD_TENANT $TOOLYARD_CALLER $TOOLYARD_ROLES]";
+    let table = shell(&format!("echo {names}"), "env = { TOOLYARD_TENANT = \"rival\" }").await;
+    let requester = testkit::Requester {
+        tenant: Some("acme".parse().unwrap()),
+        caller: Some("shop/ada".parse().unwrap()),
+        roles: [Role::Submit, Role::Read].into_iter().collect(),
+    };
+    let called = testkit::call_for(&table, "t", json!({}), requester).await;
+    assert_eq!(called.answer(), "[acme shop/ada submit,read]\n");
+    assert_eq!(testkit::call_in(&table, "t", json!({})).await.answer(), "[ ]\n", "nobody is known");
 }
 
 #[tokio::test]

@@ -7,11 +7,15 @@ use toolyard_tool::{AnyTool, CallError, Context, ErrorKind, Output, ToolError};
 
 use super::manifest::{Form, Manifest, Stderr};
 use super::run::{self, Ended};
+use crate::requester;
 
 /// The exit code with which a program refuses its arguments (`EX_USAGE` of sysexits.h).
 const BAD_INPUT: i32 = 64;
 /// The exit code of a failure that may pass (`EX_TEMPFAIL`).
 const TRY_AGAIN: i32 = 75;
+
+/// The variables of the call's tenant, its caller, and the caller's roles with commas between them.
+const REQUESTER: [&str; 3] = ["TOOLYARD_TENANT", "TOOLYARD_CALLER", "TOOLYARD_ROLES"];
 
 #[derive(Debug)]
 pub(super) struct Program {
@@ -37,6 +41,9 @@ impl AnyTool for Program {
             .with("TOOLYARD_SECONDS_LEFT", left.as_secs().to_string())
             .with("TOOLYARD_IDEMPOTENCY_KEY", key)
             .piped();
+        // An empty one takes the place of a configured one, too.
+        let told = REQUESTER.into_iter().zip(requester(context));
+        let request = told.fold(request, |request, (name, value)| request.with(name, value));
         let guarded = self.sandbox.start(request, context.left()).await;
         let guarded = guarded.map_err(|error| ToolError::new(format!("{} cannot be started: {error}", self.name)))?;
         let mut line = arguments.to_string();

@@ -8,7 +8,7 @@ use clap::builder::{PossibleValuesParser, TypedValueParser as _};
 use coordinator::{ApiOptions, Coordinator, Durability, LogOptions, TlsFiles, Webhooks};
 use hooks::Hooks;
 use run::PoolId;
-use sandbox::User;
+use sandbox::{User, Workspaces};
 use tokio_util::sync::CancellationToken;
 use tools::{Bash, ToolSettings};
 use worker::Tool as _;
@@ -149,6 +149,7 @@ Examples:
   toolyard worker --pool main --root ~/work
   toolyard worker --nats-url nats://broker:4222 --pool builds --slots 4 \\
     --root /srv/builds --sandbox isolated --network
+  toolyard worker --pool main --root /srv/work --workspace tenant
   toolyard worker --pool api --http tools.toml
   toolyard worker --pool scripts --programs tools.toml
   toolyard worker --pool docs --network \\
@@ -268,6 +269,7 @@ pub(crate) async fn worker(args: WorkerArgs) -> Result<Exit, Failure> {
     let (together, hidden) = args.collaboration.open(&enable)?;
     let given = credentials.nkey.iter().chain(&hooks).chain(&hidden).chain(args.mcp.secrets()).cloned();
     let secrets: Vec<PathBuf> = given.chain(origins.secret_files()).collect();
+    let workspaces = args.sandbox.workspaces(root.as_deref(), user)?;
     let sandbox = args.sandbox.open(root.as_deref(), origins.folders(), secrets, user)?;
     let settings = args.tools_file.as_deref().map(ToolSettings::read).transpose();
     let settings = settings.map_err(tools::Error::from)?.unwrap_or_default();
@@ -275,7 +277,8 @@ pub(crate) async fn worker(args: WorkerArgs) -> Result<Exit, Failure> {
     let servers = args.mcp.servers()?;
     let table = match &root {
         Some(root) => {
-            let options = tools::Options { settings, ..tools::Options::new(root, sandbox.clone()) };
+            let workspaces = workspaces.clone();
+            let options = tools::Options { settings, workspaces, ..tools::Options::new(root, sandbox.clone()) };
             let table = ::collaboration::host(tools::built_in(options)?, together).map_err(tools::Error::Host)?;
             // With servers, the tools are chosen when those of the servers are known.
             if has_servers { table } else { table.only(&enable)?.without(&disable)? }
@@ -284,10 +287,12 @@ pub(crate) async fn worker(args: WorkerArgs) -> Result<Exit, Failure> {
     };
     let watching = read_hooks(hooks.as_deref())?;
     if table.hosts(Bash::NAME) || origins.has_programs() || has_servers {
-        sandboxing::report(&sandbox);
+        sandboxing::report(&sandbox, workspaces.as_ref());
     }
-    let table = origins.host(table, &sandbox).await?;
-    let host = mcp::host(servers, table.clone(), (&sandbox, root), slots)?;
+    let table = origins.host(table, &sandbox, workspaces.as_ref()).await?;
+    // A server serves the calls of all, so it works beside their folders.
+    let folder = workspaces.as_ref().filter(|_| has_servers).map(Workspaces::of_servers).transpose()?.or(root);
+    let host = mcp::host(servers, table.clone(), (&sandbox, folder), slots)?;
     let host = host.selecting(mcp::selection(&enable, &disable)?);
     let (drain, bucket) = (Duration::from_secs(drain), args.bucket.open()?);
     let (admin, host_names) = (observe.admin_listen, observe.host_names.clone());

@@ -129,11 +129,18 @@ impl Context {
         self.execution.attempt.0
     }
 
+    /// For whom the call is: all of what follows. `None` if the coordinator is of a release that does not send it, which
+    /// is not the same as a run without a tenant.
+    #[must_use]
+    pub fn requester(&self) -> Option<&Requester> {
+        self.execution.requester.as_ref()
+    }
+
     /// The tenant of the run, if it has one. A coordinator with `--auth` vouches for it: it is the caller's own, or an
     /// admin named it. Without `--auth` it is what the request named.
     #[must_use]
     pub fn tenant(&self) -> Option<&TenantId> {
-        self.execution.requester.as_ref()?.tenant.as_ref()
+        self.requester()?.tenant.as_ref()
     }
 
     /// The caller who opened the run, as the coordinator authenticated it: its name in the file of callers, and after a
@@ -141,14 +148,14 @@ impl Context {
     /// some runs if the coordinator is of a release that does not send it.
     #[must_use]
     pub fn caller(&self) -> Option<&CallerName> {
-        self.execution.requester.as_ref()?.caller.as_ref()
+        self.requester()?.caller.as_ref()
     }
 
     /// The roles that the caller had when the run was opened; none if [`Self::caller`] is `None`. They stay the same
     /// for all attempts, and for calls that are added to the run.
     #[must_use]
     pub fn roles(&self) -> Roles {
-        self.execution.requester.as_ref().map(|requester| requester.roles).unwrap_or_default()
+        self.requester().map(|requester| requester.roles).unwrap_or_default()
     }
 
     /// Metadata from the caller for the tool, which the model neither sees nor sets.

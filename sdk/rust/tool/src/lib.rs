@@ -32,8 +32,8 @@ pub use question::{Answer, Question};
 pub use records::{Record, RecordError, RecordPage, Records};
 pub use run::{
     AfterPartialOutput, Alias, Backoff, CallError, CallId, CallerName, Chunk, Concurrency, Content, Effects, ErrorKind,
-    File, InvalidId, Manifest, Object, ObjectId, Origin, Permission, Policy, Progress, ResultUse, RetryOn, Role, Roles,
-    RunId, TenantId, ToolName, Version, Violation,
+    File, InvalidId, Manifest, Object, ObjectId, Origin, Permission, Policy, Progress, Requester, ResultUse, RetryOn,
+    Role, Roles, RunId, TenantId, ToolName, Version, Violation,
 };
 pub use schema::InvalidSchema;
 pub use table::{InvalidTool, NotHosted, Table};

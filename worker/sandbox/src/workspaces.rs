@@ -308,7 +308,7 @@ fn lock(folder: &Path) -> io::Result<Option<OwnedFd>> {
     };
     match flock(&opened, FlockOperation::NonBlockingLockExclusive) {
         Err(rustix::io::Errno::WOULDBLOCK) => Ok(None),
-        locked => Ok(Some(opened).filter(|_| locked.is_ok())),
+        locked => Ok(locked.map(|()| Some(opened))?),
     }
 }
 

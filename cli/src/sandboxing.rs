@@ -119,6 +119,15 @@ impl SandboxArgs {
     }
 }
 
+/// How programs of tools are confined, as the worker tells operators.
+pub(crate) fn told(sandbox: &Sandbox, workspaces: Option<&Workspaces>) -> worker::SandboxReport {
+    let level = sandbox.level();
+    let workspace = workspaces.map(|workspaces| workspaces.sharing().name()).unwrap_or_default();
+    let network = level == Level::None || sandbox.settings().network == Network::Allowed;
+    let effective = worker::WorkerSandbox { level: level.to_string(), workspace: workspace.to_owned(), network };
+    worker::SandboxReport { effective, gaps: sandbox.gaps().iter().map(ToString::to_string).collect() }
+}
+
 /// Logs how programs of tools are confined, and what this machine cannot give.
 pub(crate) fn report(sandbox: &Sandbox, workspaces: Option<&Workspaces>) {
     let Settings { level: wanted, network, limits, groups, hidden, user, .. } = sandbox.settings();

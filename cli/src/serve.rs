@@ -10,8 +10,7 @@ use hooks::Hooks;
 use run::PoolId;
 use sandbox::{User, Workspaces};
 use tokio_util::sync::CancellationToken;
-use tools::{Bash, ToolSettings};
-use worker::Tool as _;
+use tools::ToolSettings;
 
 use crate::broker::BrokerArgs;
 use crate::bucket::BucketArgs;
@@ -286,7 +285,10 @@ pub(crate) async fn worker(args: WorkerArgs) -> Result<Exit, Failure> {
         None => worker::Table::new(),
     };
     let watching = read_hooks(hooks.as_deref())?;
-    if table.hosts(Bash::NAME) || origins.has_programs() || has_servers {
+    let uses_machine = table.manifests().any(|manifest| manifest.effects.uses_machine);
+    let starts_programs = uses_machine || origins.has_programs() || has_servers;
+    let told = starts_programs.then(|| sandboxing::told(&sandbox, workspaces.as_ref()));
+    if starts_programs {
         sandboxing::report(&sandbox, workspaces.as_ref());
     }
     let table = origins.host(table, &sandbox, workspaces.as_ref()).await?;
@@ -307,6 +309,7 @@ pub(crate) async fn worker(args: WorkerArgs) -> Result<Exit, Failure> {
         admin,
         host_names,
         include_content,
+        sandbox: told,
     };
     let mut interrupts = Interrupts::listen()?;
     let stop = CancellationToken::new();

@@ -251,6 +251,7 @@ fn heartbeat() -> Heartbeat {
         tools,
         draining: false,
         release: String::new(),
+        sandbox: None,
     }
 }
 

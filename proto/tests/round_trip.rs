@@ -13,7 +13,7 @@ use run::{
 };
 use toolyard_proto::convert::log::{self, Dispatch};
 use toolyard_proto::convert::worker::{
-    Answer, Heartbeat, Question, Stop, Unanswered, UserAnswer, UserQuestion, UserReply, WorkerRequest,
+    Answer, Heartbeat, Question, Stop, Unanswered, UserAnswer, UserQuestion, UserReply, WorkerRequest, WorkerSandbox,
     decode_advertisement, decode_answer, decode_question, decode_request, decode_user_answer, encode_answer,
     encode_question, encode_user_answer, encode_user_question,
 };
@@ -401,7 +401,7 @@ proptest! {
         prop_assert_eq!(decode_answer(encode_answer(None), attempt.call).expect("an answer"), None);
         let worker = "worker-1".parse().expect("a worker id");
         let tools = "0123abcd".parse().expect("a tool set");
-        let heartbeat = Heartbeat { tools, worker, slots: used, running: delivered, leaving: used % 2 == 0, pulling: used % 3 == 0, draining: used % 5 == 0, release: format!("0.{used}.0-rc.1") };
+        let heartbeat = Heartbeat { tools, worker, slots: used, running: delivered, leaving: used % 2 == 0, pulling: used % 3 == 0, draining: used % 5 == 0, release: format!("0.{used}.0-rc.1"), sandbox: (used % 2 == 0).then(|| WorkerSandbox { level: "confined".to_owned(), workspace: "tenant".to_owned(), network: used % 3 == 0 }) };
         prop_assert_eq!(Heartbeat::decode(heartbeat.encode()).expect("a heartbeat"), heartbeat);
     }
 

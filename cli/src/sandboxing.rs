@@ -25,8 +25,8 @@ pub(crate) struct SandboxArgs {
     /// Folders and files that confined programs may read, beside the system's and the root, with commas between them
     #[arg(long, env = "TOOLYARD_READABLE", value_name = "PATHS", value_delimiter = ',')]
     readable: Vec<PathBuf>,
-    /// Calls work in a folder below the root: call: each in its own, which goes with it. run: those of a run, which goes
-    /// after an hour without calls. tenant: those of a tenant, which stays [default: all calls work in the root]
+    /// Calls work in a folder below the root: call: each in its own, which goes with it. run: those of a run, which
+    /// goes after an hour without calls. tenant: those of a tenant, which stays [default: all calls work in the root]
     #[arg(long, env = "TOOLYARD_WORKSPACE", value_name = "KIND", requires = "root")]
     #[arg(value_parser = PossibleValuesParser::new(Sharing::NAMES).try_map(|name| name.parse::<Sharing>()))]
     workspace: Option<Sharing>,

@@ -128,6 +128,16 @@ fn opened() -> RunOpened {
     }
 }
 
+/// Entries of the log that name who asked, by name.
+fn entries_with_requesters() -> [(&'static str, Vec<Event>); 2] {
+    let opened = RunOpened { roles: requester().roles, ..opened() };
+    let dispatched = Event::CallDispatched { call: CallIndex(1), pool: pool() };
+    [
+        ("run opened by a caller with roles", vec![Event::RunOpened(opened)]),
+        ("call dispatched for its requester", vec![dispatched]),
+    ]
+}
+
 /// Entries of the log, by name.
 fn entries() -> Vec<(&'static str, Vec<Event>)> {
     let (call, pool) = (CallIndex(1), pool());
@@ -156,10 +166,6 @@ fn entries() -> Vec<(&'static str, Vec<Event>)> {
     let expired = |deadline| vec![Event::CallExpired { call, deadline }];
     vec![
         ("run opened", vec![Event::RunOpened(opened())]),
-        (
-            "run opened by a caller with roles",
-            vec![Event::RunOpened(RunOpened { roles: requester().roles, ..opened() })],
-        ),
         ("run opened to be erased", vec![Event::RunOpened(RunOpened { erasure, ..RunOpened::default() })]),
         (
             "run opened with its job",
@@ -175,7 +181,6 @@ fn entries() -> Vec<(&'static str, Vec<Event>)> {
         ("run expired", vec![Event::RunExpired { without_worker: Vec::new() }]),
         ("run expired without workers", vec![Event::RunExpired { without_worker: vec![call] }]),
         ("call dispatched", vec![Event::CallDispatched { call, pool: pool.clone() }]),
-        ("call dispatched for its requester", vec![Event::CallDispatched { call, pool: pool.clone() }]),
         ("call cancel requested", vec![Event::CallCancelRequested { call, reason: "enough".to_owned() }]),
         ("call cancelled", vec![Event::CallCancelled { call }]),
         ("call expired", expired(DeadlineKind::Call)),
@@ -355,7 +360,10 @@ fn snapshot_with_erasures() -> Snapshot {
 
 /// Every kind of message, as this release encodes it.
 fn all() -> BTreeMap<&'static str, Bytes> {
-    let log = entries().into_iter().map(|(name, events)| (name, encode(&events, Some(&dispatch()))));
+    let log = entries()
+        .into_iter()
+        .chain(entries_with_requesters())
+        .map(|(name, events)| (name, encode(&events, Some(&dispatch()))));
     let others = [
         ("advertisement", worker::encode_advertisement([manifest()].iter()).1),
         ("heartbeat", heartbeat().encode()),
@@ -392,7 +400,7 @@ fn released(text: &'static str) -> BTreeMap<&'static str, Bytes> {
 fn entries_of_earlier_releases_mean_what_they_meant() {
     for (release, text) in RELEASES {
         let written = released(text);
-        for (name, events) in entries() {
+        for (name, events) in entries().into_iter().chain(entries_with_requesters()) {
             let Some(bytes) = written.get(name) else { continue };
             let place = SubjectKind::of(&events).expect("it has events");
             let subject = Subject { run: run_id(), place };

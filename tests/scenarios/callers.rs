@@ -224,7 +224,10 @@ async fn a_tool_knows_its_tenant_its_caller_and_the_roles_whatever_the_request_p
         metadata: [("tenant".to_owned(), "rival".to_owned())].into(),
         ..call(id, "who", json!({}))
     };
-    let who = |tenant: Option<&str>, caller: &str, roles: &[&str]| json!({ "tenant": tenant, "caller": caller, "roles": roles, "pretended": "rival" });
+    let who = |tenant: Option<&str>, caller: &str, roles: &[&str]| {
+        let pretended = "rival";
+        json!({ "tenant": tenant, "caller": caller, "roles": roles, "pretended": pretended })
+    };
     let of_shop = who(Some("acme"), "shop", &["submit", "answer", "read"]);
     let cases = [
         // The job of one call is the opening of its run; those of more calls have entries of their own.

@@ -10,7 +10,7 @@ use toolyard_tool::{About, Context, Output, Tool, ToolError};
 
 type Make<T> = Box<dyn Fn(Root, Sandbox) -> T + Send + Sync>;
 
-/// A tool of which each folder has one, as if the folder were the root.
+/// A tool that is made anew for each folder, as if the folder were the root.
 pub(super) struct Placed<T> {
     /// For its description.
     at_root: T,

@@ -9,13 +9,13 @@ use prost::Message as _;
 use run::{
     Approval, AskedBy, AttemptId, AttemptNumber, AttemptOutcome, CallError, CallIndex, CallSpec, Chunk, ChunkIndex,
     Completion, Concurrency, Content, DeadlineKind, Decider, Decision, Entry, EraseRequest, Erasure, Event, Fields,
-    File, Nonce, PoolId, Requester, ResultUse, Role, Roles, Route, RunId, RunOpened, StopStage, Timestamp,
-    WithoutWorker, is_late,
+    File, Nonce, PoolId, Requester, ResultUse, Route, RunId, RunOpened, StopStage, Timestamp, WithoutWorker, is_late,
 };
 
 use super::api::without_worker;
 use super::fields::{fields_in, fields_out};
 use super::manifest::concurrency_out;
+use super::requester::{requester_in, requester_out, roles_out};
 use super::{
     InvalidMessage, VERSION, approval_default, approval_default_out, check_version, concurrency, content_in,
     content_out, contents_in, contents_out, error_in, error_out, object_in, object_out, policy_in, policy_out,
@@ -349,47 +349,6 @@ fn opened_in(opened: wire::RunOpened) -> Result<RunOpened, InvalidMessage> {
         context: object("context", &opened.context)?,
         erasure: erasure_in(opened.erase_after_ms, &opened.request),
     })
-}
-
-fn requester_out(requester: &Requester) -> wire::Requester {
-    let Requester { tenant, caller, roles } = requester;
-    wire::Requester {
-        tenant: tenant.as_ref().map(ToString::to_string).unwrap_or_default(),
-        caller: caller.as_ref().map(ToString::to_string).unwrap_or_default(),
-        roles: roles_out(*roles),
-    }
-}
-
-fn requester_in(wire: wire::Requester) -> Result<Requester, InvalidMessage> {
-    Ok(Requester {
-        tenant: (!wire.tenant.is_empty()).then(|| wire.tenant.parse()).transpose()?,
-        caller: (!wire.caller.is_empty()).then(|| wire.caller.parse()).transpose()?,
-        roles: roles_in(&wire.roles),
-    })
-}
-
-fn roles_out(roles: Roles) -> Vec<i32> {
-    let role = |role| match role {
-        Role::Submit => wire::CallerRole::Submit,
-        Role::Answer => wire::CallerRole::Answer,
-        Role::Approve => wire::CallerRole::Approve,
-        Role::Read => wire::CallerRole::Read,
-        Role::Admin => wire::CallerRole::Admin,
-    };
-    roles.iter().map(|given| role(given).into()).collect()
-}
-
-/// Roles of a newer release give nothing here.
-fn roles_in(roles: &[i32]) -> Roles {
-    let role = |role: &i32| match wire::CallerRole::try_from(*role).unwrap_or_default() {
-        wire::CallerRole::Unspecified => None,
-        wire::CallerRole::Submit => Some(Role::Submit),
-        wire::CallerRole::Answer => Some(Role::Answer),
-        wire::CallerRole::Approve => Some(Role::Approve),
-        wire::CallerRole::Read => Some(Role::Read),
-        wire::CallerRole::Admin => Some(Role::Admin),
-    };
-    roles.iter().filter_map(role).collect()
 }
 
 fn object(field: &'static str, text: &str) -> Result<Fields, InvalidMessage> {

@@ -48,9 +48,8 @@ impl ProgramTools {
         self.manifests.iter().flat_map(|(_, manifest)| manifest.secret_files()).collect()
     }
 
-    /// Hosts the programs beside the tools of a table, and returns which were left out. With `workspaces` each call works
-    /// in a folder of those. Programs that describe
-    /// themselves are started now, with `--describe`.
+    /// Hosts the programs beside the tools of a table, and returns which were left out. With `workspaces` each call
+    /// works in a folder of those. Programs that describe themselves are started now, with `--describe`.
     ///
     /// # Errors
     /// If nothing is left to host.

@@ -104,10 +104,15 @@ async fn a_program_is_told_for_whom_it_runs_and_its_file_cannot_pretend() {
 #[tokio::test]
 async fn each_tenants_calls_of_a_program_work_in_a_folder_of_their_own() {
     let (root, files) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
-    let text = "[[program]]\nname = \"here\"\ndescription = \"A tool.\"\ncommand = [\"sh\", \"-c\", \"ls; touch $TOOLYARD_TENANT\"]\n\
-                [program.input_schema]\ntype = \"object\"\n\
-                [[program]]\nname = \"there\"\ndescription = \"A tool.\"\ncommand = [\"sh\", \"-c\", \"pwd; ls $TOOLYARD_FOLDER\"]\n\
-                cwd = \".\"\n[program.input_schema]\ntype = \"object\"\n";
+    let program = |name: &str, script: &str, more: &str| {
+        format!(
+            "[[program]]\nname = \"{name}\"\ndescription = \"A tool.\"\n\
+             command = [\"sh\", \"-c\", \"{script}\"]\n{more}\n\
+             [program.input_schema]\ntype = \"object\"\n"
+        )
+    };
+    let here = program("here", "ls; touch $TOOLYARD_TENANT", "");
+    let text = here + &program("there", "pwd; ls $TOOLYARD_FOLDER", "cwd = \".\"");
     std::fs::write(files.path().join("tools.toml"), text).unwrap();
     let workspaces = Workspaces::new(root.path(), Sharing::Tenant, Quota::default(), None).unwrap();
     let programs = ProgramTools::read(&files.path().join("tools.toml")).unwrap();

@@ -129,8 +129,8 @@ impl Context {
         self.execution.attempt.0
     }
 
-    /// For whom the call is: all of what follows. `None` if the coordinator is of a release that does not send it, which
-    /// is not the same as a run without a tenant.
+    /// For whom the call is: tenant, caller and roles. `None` if the coordinator is of a release that does not send it,
+    /// which is not the same as a run without a tenant.
     #[must_use]
     pub fn requester(&self) -> Option<&Requester> {
         self.execution.requester.as_ref()

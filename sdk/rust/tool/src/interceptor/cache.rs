@@ -16,8 +16,8 @@ const KEEPS_MAX: Duration = Duration::from_secs(24 * 3600);
 /// The approximate size of an entry besides its key and its result.
 const ENTRY_BYTES: usize = 200;
 
-/// Answers a call with the result of an earlier one of the same tenant and caller, with the same tool, arguments, files,
-/// metadata and context. These count because the result may depend on the user in them.
+/// Answers a call with the result of an earlier one of the same tenant and caller, with the same tool, arguments,
+/// files, metadata and context. These count because the result may depend on the user in them.
 ///
 /// Only for tools that are `read_only`: a second execution of an idempotent tool may be wanted, because the first may
 /// have been undone. Only results are kept, not errors, and only of calls without output, because output is a part of

@@ -76,6 +76,10 @@ pub(crate) enum Failure {
     Mcp(#[from] origins::mcp::config::ConfigError),
     #[error(transparent)]
     McpFile(#[from] origins::mcp::config::FileError),
+    #[error("no folders for calls can be made below {}: {error}", root.display())]
+    Workspaces { root: std::path::PathBuf, error: io::Error },
+    #[error(transparent)]
+    Workspace(#[from] sandbox::WorkspaceError),
     #[error("the folder for MCP servers cannot be used: {0}")]
     McpPrograms(io::Error),
     #[error(transparent)]
@@ -145,6 +149,8 @@ impl Failure {
             | Self::Tools(_)
             | Self::ToolsUser(_)
             | Self::Sandbox(_)
+            | Self::Workspaces { .. }
+            | Self::Workspace(_)
             | Self::McpPrograms(_)
             | Self::Origins(_)
             | Self::NotHosted(_)
@@ -174,6 +180,8 @@ impl Failure {
             | Self::Tools(_)
             | Self::ToolsUser(_)
             | Self::Sandbox(_)
+            | Self::Workspaces { .. }
+            | Self::Workspace(_)
             | Self::McpPrograms(_)
             | Self::Origins(_)
             | Self::NotHosted(_)

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use origins::http::HttpTools;
 use origins::process::ProgramTools;
-use sandbox::Sandbox;
+use sandbox::{Sandbox, Workspaces};
 use tools::Backends;
 use worker::Table;
 
@@ -61,12 +61,17 @@ impl Origins {
     }
 
     /// Hosts their tools beside those of a table. The log has those that cannot be hosted.
-    pub(crate) async fn host(self, mut table: Table, sandbox: &Sandbox) -> Result<Table, Failure> {
+    pub(crate) async fn host(
+        self,
+        mut table: Table,
+        sandbox: &Sandbox,
+        workspaces: Option<&Workspaces>,
+    ) -> Result<Table, Failure> {
         if let Some(http) = self.http {
             (table, _) = http.host(table).await?;
         }
         if let Some(programs) = self.programs {
-            (table, _) = programs.host(table, sandbox).await?;
+            (table, _) = programs.host(table, sandbox, workspaces).await?;
         }
         if let Some(backends) = self.backends {
             table = backends.host(table, sandbox).await.map_err(tools::Error::from)?;

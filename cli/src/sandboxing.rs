@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use clap::builder::{PossibleValuesParser, TypedValueParser as _};
-use sandbox::{ControlGroups, Level, Limits, Network, Sandbox, Settings, User, Wanted};
+use sandbox::{ControlGroups, Level, Limits, Network, Quota, Sandbox, Settings, Sharing, User, Wanted, Workspaces};
 
 use crate::exit::Failure;
 
@@ -25,6 +25,19 @@ pub(crate) struct SandboxArgs {
     /// Folders and files that confined programs may read, beside the system's and the root, with commas between them
     #[arg(long, env = "TOOLYARD_READABLE", value_name = "PATHS", value_delimiter = ',')]
     readable: Vec<PathBuf>,
+    /// Calls work in a folder below the root: call: each in its own, which goes with it. run: those of a run, which
+    /// goes after an hour without calls. tenant: those of a tenant, which stays [default: all calls work in the root]
+    #[arg(long, env = "TOOLYARD_WORKSPACE", value_name = "KIND", requires = "root")]
+    #[arg(value_parser = PossibleValuesParser::new(Sharing::NAMES).try_map(|name| name.parse::<Sharing>()))]
+    workspace: Option<Sharing>,
+    /// Bytes on the disk that such a folder may hold; a call that makes more of it fails
+    #[arg(long, env = "TOOLYARD_WORKSPACE_BYTES", value_name = "B", default_value_t = Quota::default().bytes)]
+    #[arg(value_parser = clap::value_parser!(u64).range(1..), requires = "workspace")]
+    workspace_bytes: u64,
+    /// Files, folders and links that such a folder may hold
+    #[arg(long, env = "TOOLYARD_WORKSPACE_FILES", value_name = "N", default_value_t = Quota::default().files)]
+    #[arg(value_parser = clap::value_parser!(u64).range(1..), requires = "workspace")]
+    workspace_files: u64,
     /// Bytes of memory that one process of a program may take [default: no limit]
     #[arg(long, env = "TOOLYARD_MEMORY", value_name = "B", value_parser = clap::value_parser!(u64).range(MEMORY_MIN..))]
     memory: Option<u64>,
@@ -65,7 +78,17 @@ pub(crate) struct SandboxArgs {
 }
 
 impl SandboxArgs {
-    /// Makes the sandbox. Without a root, programs may change the folder that they run in. `folders` can be read.
+    /// The folders that calls work in instead of the root, if they are to; removes what killed workers left.
+    pub(crate) fn workspaces(&self, root: Option<&Path>, user: Option<User>) -> Result<Option<Workspaces>, Failure> {
+        // A root that cannot be used is reported with the tools, in their words.
+        let (Some(sharing), Some(root)) = (self.workspace, root.filter(|root| root.is_dir())) else { return Ok(None) };
+        let quota = Quota { bytes: self.workspace_bytes, files: self.workspace_files };
+        let made = Workspaces::new(root, sharing, quota, user);
+        made.map(Some).map_err(|error| Failure::Workspaces { root: root.to_owned(), error })
+    }
+
+    /// Makes the sandbox. Without a root, or with a folder for each call, programs may change the folder that they run
+    /// in. `folders` can be read.
     pub(crate) fn open(
         self,
         root: Option<&Path>,
@@ -88,16 +111,25 @@ impl SandboxArgs {
             cpu_thousandths: self.group_cpu,
         });
         let network = if self.network { Network::Allowed } else { Network::Denied };
-        // A root that cannot be used is reported with the tools, in their words.
-        let workspace = root.filter(|root| root.is_dir()).map(Path::to_owned);
+        let is_shared = self.workspace.is_none();
+        let workspace = root.filter(|root| is_shared && root.is_dir()).map(Path::to_owned);
         let readable = self.readable.into_iter().chain(folders).collect();
         let settings = Settings { level: self.sandbox, network, limits, groups, workspace, readable, hidden, user };
         Ok(Sandbox::new(settings)?)
     }
 }
 
+/// How programs of tools are confined, as the worker tells operators.
+pub(crate) fn told(sandbox: &Sandbox, workspaces: Option<&Workspaces>) -> worker::SandboxReport {
+    let level = sandbox.level();
+    let workspace = workspaces.map(|workspaces| workspaces.sharing().name()).unwrap_or_default();
+    let network = level == Level::None || sandbox.settings().network == Network::Allowed;
+    let effective = worker::WorkerSandbox { level: level.to_string(), workspace: workspace.to_owned(), network };
+    worker::SandboxReport { effective, gaps: sandbox.gaps().iter().map(ToString::to_string).collect() }
+}
+
 /// Logs how programs of tools are confined, and what this machine cannot give.
-pub(crate) fn report(sandbox: &Sandbox) {
+pub(crate) fn report(sandbox: &Sandbox, workspaces: Option<&Workspaces>) {
     let Settings { level: wanted, network, limits, groups, hidden, user, .. } = sandbox.settings();
     let level = sandbox.level();
     if *wanted == Wanted::Auto && level == Level::None {
@@ -108,6 +140,13 @@ pub(crate) fn report(sandbox: &Sandbox) {
     let processes = limits.processes;
     let memory = limits.memory;
     tracing::info!(%level, ?network, ?memory, processes, limits.file_bytes, "sandbox of programs that tools start");
+    if let Some(workspaces) = workspaces {
+        let sharing = workspaces.sharing().name();
+        tracing::info!(sharing, "calls work in folders of their own below the root");
+        if level == Level::None {
+            tracing::warn!(sharing, "programs of tools can read the folders of other calls: they are not confined");
+        }
+    }
     match groups {
         Some(groups) => tracing::info!(?groups, "each program has a control group"),
         None => tracing::info!("programs have no control group: limits are those of single processes"),

@@ -8,10 +8,9 @@ use clap::builder::{PossibleValuesParser, TypedValueParser as _};
 use coordinator::{ApiOptions, Coordinator, Durability, LogOptions, TlsFiles, Webhooks};
 use hooks::Hooks;
 use run::PoolId;
-use sandbox::User;
+use sandbox::{User, Workspaces};
 use tokio_util::sync::CancellationToken;
-use tools::{Bash, ToolSettings};
-use worker::Tool as _;
+use tools::ToolSettings;
 
 use crate::broker::BrokerArgs;
 use crate::bucket::BucketArgs;
@@ -149,6 +148,7 @@ Examples:
   toolyard worker --pool main --root ~/work
   toolyard worker --nats-url nats://broker:4222 --pool builds --slots 4 \\
     --root /srv/builds --sandbox isolated --network
+  toolyard worker --pool main --root /srv/work --workspace tenant
   toolyard worker --pool api --http tools.toml
   toolyard worker --pool scripts --programs tools.toml
   toolyard worker --pool docs --network \\
@@ -269,6 +269,7 @@ pub(crate) async fn worker(args: WorkerArgs) -> Result<Exit, Failure> {
     let (together, hidden) = args.collaboration.open(&enable)?;
     let given = credentials.nkey.iter().chain(&hooks).chain(&hidden).chain(args.mcp.secrets()).cloned();
     let secrets: Vec<PathBuf> = given.chain(origins.secret_files()).collect();
+    let workspaces = args.sandbox.workspaces(root.as_deref(), user)?;
     let sandbox = args.sandbox.open(root.as_deref(), origins.folders(), secrets, user)?;
     let settings = args.tools_file.as_deref().map(ToolSettings::read).transpose();
     let settings = settings.map_err(tools::Error::from)?.unwrap_or_default();
@@ -276,20 +277,26 @@ pub(crate) async fn worker(args: WorkerArgs) -> Result<Exit, Failure> {
     let servers = args.mcp.servers()?;
     let table = match &root {
         Some(root) => {
-            let options = tools::Options { settings, ..tools::Options::new(root, sandbox.clone()) };
+            let workspaces = workspaces.clone();
+            let options = tools::Options { settings, workspaces, ..tools::Options::new(root, sandbox.clone()) };
             ::collaboration::host(tools::built_in(options)?, together).map_err(tools::Error::Host)?
         }
         None => worker::Table::new(),
     };
     let watching = read_hooks(hooks.as_deref())?;
     let has_programs = origins.has_programs();
-    let table = origins.host(table, &sandbox).await?;
+    let table = origins.host(table, &sandbox, workspaces.as_ref()).await?;
     // With servers, the tools are chosen when those of the servers are known.
     let table = if has_servers { table } else { table.only(&enable)?.without(&disable)? };
-    if table.hosts(Bash::NAME) || has_programs || has_servers {
-        sandboxing::report(&sandbox);
+    let uses_machine = table.manifests().any(|manifest| manifest.effects.uses_machine);
+    let starts_programs = uses_machine || has_programs || has_servers;
+    let told = starts_programs.then(|| sandboxing::told(&sandbox, workspaces.as_ref()));
+    if starts_programs {
+        sandboxing::report(&sandbox, workspaces.as_ref());
     }
-    let host = mcp::host(servers, table.clone(), (&sandbox, root), slots)?;
+    // A server serves the calls of all, so it works beside their folders.
+    let folder = workspaces.as_ref().filter(|_| has_servers).map(Workspaces::of_servers).transpose()?.or(root);
+    let host = mcp::host(servers, table.clone(), (&sandbox, folder), slots)?;
     let host = host.selecting(mcp::selection(&enable, &disable)?).by_name(&by_name)?;
     let (drain, bucket) = (Duration::from_secs(drain), args.bucket.open()?);
     let (admin, host_names) = (observe.admin_listen, observe.host_names.clone());
@@ -304,6 +311,7 @@ pub(crate) async fn worker(args: WorkerArgs) -> Result<Exit, Failure> {
         admin,
         host_names,
         include_content,
+        sandbox: told,
     };
     let mut interrupts = Interrupts::listen()?;
     let stop = CancellationToken::new();

@@ -77,7 +77,15 @@ fn paused_pools<'a>(paused: &'a [v1::Pause]) -> HashSet<&'a str> {
     paused.iter().filter_map(pool).collect()
 }
 
-fn line(worker: &v1::Worker, paused: &HashSet<&str>) -> [String; 5] {
+/// How it confines programs, such as `confined, tenant`.
+fn sandbox(worker: &v1::Worker) -> String {
+    let Some(v1::WorkerSandbox { level, workspace, network }) = &worker.sandbox else { return "-".to_owned() };
+    let network = if *network && level != "none" { "network" } else { "" };
+    let words = [level.as_str(), workspace.as_str(), network];
+    harmless(&words.into_iter().filter(|word| !word.is_empty()).collect::<Vec<_>>().join(", "))
+}
+
+fn line(worker: &v1::Worker, paused: &HashSet<&str>) -> [String; 6] {
     let does = match (worker.draining, worker.pulling) {
         (true, _) => "drains",
         (false, _) if paused.contains(worker.pool.as_str()) => "its pool is paused",
@@ -86,5 +94,5 @@ fn line(worker: &v1::Worker, paused: &HashSet<&str>) -> [String; 5] {
     };
     let release = if worker.release.is_empty() { "release not told" } else { &worker.release };
     let slots = counted(worker.slots as usize, "slot");
-    [worker.worker_id.clone(), worker.pool.clone(), slots, harmless(release), does.to_owned()]
+    [worker.worker_id.clone(), worker.pool.clone(), slots, harmless(release), sandbox(worker), does.to_owned()]
 }

@@ -15,6 +15,7 @@ use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
 use crate::exit::Failure;
+use crate::sandboxing;
 use crate::server::Server;
 
 /// How long running calls may take to end. It is short because a user waits at the terminal.
@@ -76,7 +77,9 @@ impl Yard {
         let Options { listen, open_to_all, nats_port, data_dir, root, slots, hooks, webhooks, sandbox } = options;
         let (network, workspace) = (Network::Allowed, Some(root.clone()));
         let settings = Settings { level: sandbox, network, workspace, ..Settings::default() };
-        let table = tools::built_in(tools::Options::new(&root, Sandbox::new(settings)?))?;
+        let sandbox = Sandbox::new(settings)?;
+        let told = Some(sandboxing::told(&sandbox, None));
+        let table = tools::built_in(tools::Options::new(&root, sandbox))?;
         let names: Vec<String> = table.manifests().map(|tool| tool.name.to_string()).collect();
         let asked = hooks.clone();
         let broker = start_broker(data_dir, nats_port).await?;
@@ -104,7 +107,8 @@ impl Yard {
         let table = collaboration::host(table, collaboration::Options { fleet, triggers: None });
         let table = table.map_err(tools::Error::Host)?;
         let pool: PoolId = POOL.parse().expect("the pool's name is well formed");
-        let options = worker::Options { slots, drain: DRAIN, hooks: asked, ..worker::Options::new(broker.url(), pool) };
+        let options = worker::Options::new(broker.url(), pool);
+        let options = worker::Options { slots, drain: DRAIN, hooks: asked, sandbox: told, ..options };
         let mut worker = Part::new("the worker");
         let (stop, ready) = (worker.stop.clone(), worker.ready.clone());
         worker.task.spawn(async { Ok(worker::serve(options, table, stop, move |_| ready.cancel()).await?) });

@@ -9,6 +9,7 @@ pub mod log;
 pub mod manifest;
 pub mod object;
 pub mod record;
+mod requester;
 pub mod snapshot;
 pub mod worker;
 

@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::convert::error_kind_name;
+use crate::convert::log::Dispatch;
 
 /// The context key of the history. A tool declares it like any other key; callers cannot set it.
 pub const TOOL_CALL_HISTORY: &str = "TOOL_CALL_HISTORY";
@@ -63,17 +64,15 @@ pub enum PastContent {
     },
 }
 
-/// A call in the form that its job stores. If its tool requests the history of the run, the current history is filled
+/// What a call's job stores. If its tool requests the history of the run, the current history is filled
 /// in. The job is stored once, so every attempt gets the same history.
 #[must_use]
-pub fn job(run: &Run, call: &Call) -> Arc<CallSpec> {
-    let spec = call.spec();
-    if spec.context.get(TOOL_CALL_HISTORY).is_none() {
-        return Arc::clone(spec);
+pub fn job(run: &Run, call: &Call) -> Dispatch {
+    let mut spec = Arc::clone(call.spec());
+    if spec.context.get(TOOL_CALL_HISTORY).is_some() {
+        Arc::make_mut(&mut spec).context.set(TOOL_CALL_HISTORY, write(run, call));
     }
-    let mut spec = CallSpec::clone(spec);
-    spec.context.set(TOOL_CALL_HISTORY, write(run, call));
-    Arc::new(spec)
+    Dispatch { spec, requester: run.requester(), is_stored: run.erasure().is_none() }
 }
 
 /// In the order of the calls. The latest calls get space first.

@@ -43,7 +43,7 @@ fn asked(answers: Vec<Result<Vec<Content>, CallError>>) -> Vec<PastCall> {
     );
     run.apply(&Entry { sequence: 2, at: Timestamp(2), not_after: None, events }, &mut Vec::new());
     let id: CallId = "wants".parse().expect("an id");
-    let job = job(&run, run.find(&id).expect("it is there"));
+    let job = job(&run, run.find(&id).expect("it is there")).spec;
     assert_eq!(job.context.get("user"), Some("\"ada\""));
     let history = job.context.get(TOOL_CALL_HISTORY).expect("it was asked for");
     let room = limit::HISTORY_BYTES_MAX + 128 * 1024;
@@ -116,5 +116,5 @@ fn a_call_that_asks_for_no_history_is_stored_as_it_is() {
         &Entry { sequence: 1, at: Timestamp(1), not_after: None, events: vec![Event::RunOpened(opened)] },
         &mut Vec::new(),
     );
-    assert!(Arc::ptr_eq(&job(&run, &run.calls()[0]), &calls[0]));
+    assert!(Arc::ptr_eq(&job(&run, &run.calls()[0]).spec, &calls[0]));
 }

@@ -13,8 +13,8 @@ use run::{
     AfterPartialOutput, Approval, AskedBy, AttemptId, AttemptNumber, AttemptOutcome, Backoff, CallError, CallIndex,
     CallSpec, Chunk, ChunkIndex, Completion, Concurrency, Content, DeadlineKind, Decider, Decision, DefaultDecision,
     Effects, EraseRequest, Erasure, ErrorKind, Event, Fields, File, Manifest, NewQuestion, Nonce, Object, Origin,
-    Permission, Policy, PoolId, Progress, ResultUse, RetryOn, Route, Rules, RunId, RunOpened, Shard, StopStage,
-    Timestamp, Verdict, Violation, WithoutWorker,
+    Permission, Policy, PoolId, Progress, Requester, ResultUse, RetryOn, Role, Roles, Route, Rules, RunId, RunOpened,
+    Shard, StopStage, Timestamp, Verdict, Violation, WithoutWorker,
 };
 use toolyard_proto::convert::log::{Dispatch, decode, decode_job, encode};
 use toolyard_proto::convert::object::{ChunkReply, ChunkRequest, Upload};
@@ -98,6 +98,18 @@ fn object() -> Content {
     }))
 }
 
+fn dispatch() -> Dispatch {
+    Dispatch { spec: Arc::new(spec()), requester: requester(), is_stored: true }
+}
+
+fn requester() -> Requester {
+    Requester {
+        tenant: Some("acme".parse().expect("a tenant")),
+        caller: Some("shop/ada".parse().expect("a caller")),
+        roles: Roles::from_iter([Role::Submit, Role::Admin]),
+    }
+}
+
 fn opened() -> RunOpened {
     let client = CallSpec { route: Route::Client, approval: None, ..spec() };
     let refused = CallSpec { route: Route::Refused(error()), queue_deadline: None, ..spec() };
@@ -109,6 +121,7 @@ fn opened() -> RunOpened {
         client_only: true,
         tenant: Some("acme".parse().expect("a tenant")),
         caller: Some("shop/ada".parse().expect("a caller")),
+        roles: Roles::default(),
         tools: vec!["bash".parse().expect("a tool")],
         rules: Rules { confirm: Some(false), running_max: Some(3), calls_max: Some(7), fails_with_call: true },
         context: Fields::default(),
@@ -130,6 +143,16 @@ fn delays() -> Vec<(&'static str, Vec<Event>)> {
         ("run opened with a delayed call", vec![Event::RunOpened(opening)]),
         ("delayed call appended", vec![Event::CallsAppended { calls: vec![Arc::new(delayed)] }]),
         ("delay of a call ended", vec![Event::CallDelayEnded { call: CallIndex(1) }]),
+    ]
+}
+
+/// Entries of the log that name who asked, by name.
+fn entries_with_requesters() -> [(&'static str, Vec<Event>); 2] {
+    let opened = RunOpened { roles: requester().roles, ..opened() };
+    let dispatched = Event::CallDispatched { call: CallIndex(1), pool: pool() };
+    [
+        ("run opened by a caller with roles", vec![Event::RunOpened(opened)]),
+        ("call dispatched for its requester", vec![dispatched]),
     ]
 }
 
@@ -252,6 +275,7 @@ fn heartbeat() -> Heartbeat {
         tools,
         draining: false,
         release: String::new(),
+        sandbox: None,
     }
 }
 
@@ -357,7 +381,8 @@ fn snapshot_with_erasures() -> Snapshot {
 fn all() -> BTreeMap<&'static str, Bytes> {
     let log = entries()
         .into_iter()
-        .map(|(name, events)| (name, encode(&events, Some(Dispatch { spec: &spec(), is_stored: true }))));
+        .chain(entries_with_requesters())
+        .map(|(name, events)| (name, encode(&events, Some(&dispatch()))));
     let others = [
         ("advertisement", worker::encode_advertisement([manifest()].iter()).1),
         ("heartbeat", heartbeat().encode()),
@@ -394,7 +419,7 @@ fn released(text: &'static str) -> BTreeMap<&'static str, Bytes> {
 fn entries_of_earlier_releases_mean_what_they_meant() {
     for (release, text) in RELEASES {
         let written = released(text);
-        for (name, events) in entries() {
+        for (name, events) in entries().into_iter().chain(entries_with_requesters()) {
             let Some(bytes) = written.get(name) else { continue };
             let place = SubjectKind::of(&events).expect("it has events");
             let subject = Subject { run: run_id(), place };
@@ -407,6 +432,13 @@ fn entries_of_earlier_releases_mean_what_they_meant() {
                 // A release that does not say whether the run is stored means that it is.
                 let is_erased = |event: &Event| matches!(event, Event::RunOpened(opened) if opened.erasure.is_some());
                 assert_eq!(job.is_stored, !events.iter().any(is_erased), "{name} of {release}");
+                let asked = match name {
+                    // The first coordinators did not send it.
+                    "call dispatched" => None,
+                    "call dispatched for its requester" => Some(requester()),
+                    _ => Some(Requester::default()),
+                };
+                assert_eq!(job.requester, asked, "{name} of {release}");
             }
         }
     }

@@ -8,12 +8,12 @@ use proptest::prelude::*;
 use run::{
     AfterPartialOutput, Approval, AskedBy, AttemptId, AttemptNumber, AttemptOutcome, Backoff, CallError, CallIndex,
     CallSpec, Chunk, ChunkIndex, Concurrency, Content, DeadlineKind, Decider, Decision, DefaultDecision, ErrorKind,
-    Event, File, Nonce, Object, ObjectId, Policy, PoolId, Progress, RetryOn, Route, RunId, RunOpened, Shard, StopStage,
-    Timestamp, Verdict, Violation, WithoutWorker,
+    Event, File, Nonce, Object, ObjectId, Policy, PoolId, Progress, Requester, RetryOn, Role, Roles, Route, RunId,
+    RunOpened, Shard, StopStage, Timestamp, Verdict, Violation, WithoutWorker,
 };
-use toolyard_proto::convert::log;
+use toolyard_proto::convert::log::{self, Dispatch};
 use toolyard_proto::convert::worker::{
-    Answer, Heartbeat, Question, Stop, Unanswered, UserAnswer, UserQuestion, UserReply, WorkerRequest,
+    Answer, Heartbeat, Question, Stop, Unanswered, UserAnswer, UserQuestion, UserReply, WorkerRequest, WorkerSandbox,
     decode_advertisement, decode_answer, decode_question, decode_request, decode_user_answer, encode_answer,
     encode_question, encode_user_answer, encode_user_question,
 };
@@ -244,6 +244,7 @@ fn by_coordinators() -> impl Strategy<Value = Vec<Event>> {
                     after: Duration::from_millis(deadline % 100_000 + 1),
                     request: is_named.then_some([7; 32]),
                 }),
+                roles: if open { Roles::from_iter([Role::Submit, Role::Read]) } else { Roles::default() },
                 caller: is_named.then(|| "shop/ada@example.com".parse().expect("a caller")),
                 tools: if is_named { vec!["tool.1".parse().expect("a tool name")] } else { Vec::new() },
                 context,
@@ -277,6 +278,16 @@ fn by_coordinators() -> impl Strategy<Value = Vec<Event>> {
         }),
         answer.prop_map(move |answer| vec![Event::ClientAnswered { call, answer }]),
     ]
+}
+
+fn requester() -> impl Strategy<Value = Requester> {
+    (any::<bool>(), any::<bool>(), prop::sample::subsequence(Role::ALL.to_vec(), 0..=5)).prop_map(
+        |(has_tenant, has_caller, roles)| Requester {
+            tenant: has_tenant.then(|| "team-1".parse().expect("a tenant")),
+            caller: has_caller.then(|| "shop/ada@example.com".parse().expect("a caller")),
+            roles: roles.into_iter().collect(),
+        },
+    )
 }
 
 fn by_workers() -> impl Strategy<Value = Vec<Event>> {
@@ -313,13 +324,17 @@ proptest! {
     }
 
     #[test]
-    fn a_job_holds_its_call_whether_it_opens_the_run_or_not(spec in spec(), opens: bool, is_stored: bool) {
+    fn a_job_holds_its_call_and_who_asked_whether_it_opens_the_run_or_not(
+        spec in spec(), requester in requester(), opens: bool, is_stored: bool,
+    ) {
         let dispatched = Event::CallDispatched { call: CallIndex(0), pool: pool() };
         let erasure = (!is_stored).then_some(run::Erasure { after: Duration::from_secs(60), request: None });
+        let Requester { tenant, caller, roles } = requester.clone();
         let calls = vec![Arc::clone(&spec)];
-        let opened = Event::RunOpened(RunOpened { deadline: Timestamp(9), calls, erasure, ..RunOpened::default() });
-        let job = (!opens).then_some(log::Dispatch { spec: &spec, is_stored });
-        let events = if opens { vec![opened, dispatched] } else { vec![dispatched] };
+        let opened = RunOpened { deadline: Timestamp(9), calls, tenant, caller, roles, erasure, ..RunOpened::default() };
+        let opened = Event::RunOpened(opened);
+        let job = Dispatch { spec: Arc::clone(&spec), requester: requester.clone(), is_stored };
+        let (events, job) = if opens { (vec![opened, dispatched], None) } else { (vec![dispatched], Some(&job)) };
         let subject = Subject { run: run_id(), place: SubjectKind::of(&events).expect("a place") };
         let Route::Pool { pool: routed, .. } = &spec.route else {
             prop_assert!(log::decode_job(&subject, log::encode(&events, job), Timestamp(1)).is_err());
@@ -328,6 +343,7 @@ proptest! {
         prop_assert_eq!(routed, &pool());
         let decoded = log::decode_job(&subject, log::encode(&events, job), Timestamp(1)).expect("a job").expect("in time");
         prop_assert_eq!((&decoded.spec, decoded.is_stored), (&spec, is_stored));
+        prop_assert_eq!(decoded.requester, Some(requester));
         prop_assert_eq!((decoded.run, decoded.call, decoded.pool), (run_id(), CallIndex(0), pool()));
         // A job that was stored too late must not be executed.
         let until = |at: u64| log::decode_job(&subject, log::encode_as(7, Some(Timestamp(9)), &events, job), Timestamp(at));
@@ -337,8 +353,9 @@ proptest! {
     #[test]
     fn an_entry_stops_nobody(events in prop_oneof![by_coordinators(), by_workers()], spec in spec()) {
         // A client that may pull a pool's jobs can have the broker deliver them to any subject that is read.
-        let job = log::Dispatch { spec: &spec, is_stored: true };
-        prop_assert!(Stop::decode(log::encode(&events, Some(job))).is_err());
+        let job = Dispatch { spec, requester: Requester::default(), is_stored: true };
+        let stop = Stop::decode(log::encode(&events, Some(&job)));
+        prop_assert!(stop.is_err());
     }
 
     #[test]
@@ -388,7 +405,7 @@ proptest! {
         prop_assert_eq!(decode_answer(encode_answer(None), attempt.call).expect("an answer"), None);
         let worker = "worker-1".parse().expect("a worker id");
         let tools = "0123abcd".parse().expect("a tool set");
-        let heartbeat = Heartbeat { tools, worker, slots: used, running: delivered, leaving: used % 2 == 0, pulling: used % 3 == 0, draining: used % 5 == 0, release: format!("0.{used}.0-rc.1") };
+        let heartbeat = Heartbeat { tools, worker, slots: used, running: delivered, leaving: used % 2 == 0, pulling: used % 3 == 0, draining: used % 5 == 0, release: format!("0.{used}.0-rc.1"), sandbox: (used % 2 == 0).then(|| WorkerSandbox { level: "confined".to_owned(), workspace: "tenant".to_owned(), network: used % 3 == 0 }) };
         prop_assert_eq!(Heartbeat::decode(heartbeat.encode()).expect("a heartbeat"), heartbeat);
     }
 

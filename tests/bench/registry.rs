@@ -150,6 +150,7 @@ async fn advertise(broker: &async_nats::Client) -> anyhow::Result<Vec<(String, H
                 tools: set.clone(),
                 draining: false,
                 release: "0.1.0".to_owned(),
+                sandbox: None,
             };
             workers.push((names::heartbeat(&pool), heartbeat));
         }

@@ -228,6 +228,40 @@ async fn tenants_are_walls() {
 }
 
 #[tokio::test]
+async fn a_tool_knows_its_tenant_its_caller_and_the_roles_whatever_the_request_pretends() {
+    let yard = guarded().await;
+    let pretends = |id: &str| v1::NewCall {
+        context: json!({ "tenant": "rival" }).to_string(),
+        metadata: [("tenant".to_owned(), "rival".to_owned())].into(),
+        ..call(id, "who", json!({}))
+    };
+    let who = |tenant: Option<&str>, caller: &str, roles: &[&str]| {
+        let pretended = "rival";
+        json!({ "tenant": tenant, "caller": caller, "roles": roles, "pretended": pretended })
+    };
+    let of_shop = who(Some("acme"), "shop", &["submit", "answer", "read"]);
+    let cases = [
+        // The job of one call is the opening of its run; those of more calls have entries of their own.
+        ("shop", "", vec![pretends("a")], of_shop.clone()),
+        ("shop-next", "", vec![pretends("a"), pretends("b")], of_shop.clone()),
+        ("ops", "", vec![pretends("a"), pretends("b")], who(None, "ops", &["admin"])),
+        ("ops", "acme", vec![pretends("a")], who(Some("acme"), "ops", &["admin"])),
+    ];
+    for (key, tenant, calls, expected) in cases {
+        let client = yard.client(key);
+        client.wait_for_tool("who").await;
+        let count = calls.len();
+        let run = Run { id: create(&client, calls, tenant).await.expect("it may").run_id, client: client.clone() };
+        let ends = outcomes(&run.watch(FloorPolicy::Arrival).await.to_end().await);
+        assert_eq!(ends.len(), count);
+        for end in ends.values() {
+            let told: serde_json::Value = serde_json::from_str(&crate::check::text(end)).expect("it is JSON");
+            assert_eq!(told, expected, "{key}");
+        }
+    }
+}
+
+#[tokio::test]
 async fn nobody_decides_on_the_calls_of_another_tenant() {
     let yard = guarded().await;
     let [shop, boss, rival] = ["shop", "boss", "rival"].map(|name| yard.client(name));

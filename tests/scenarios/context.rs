@@ -96,6 +96,43 @@ async fn nothing_that_one_call_was_given_reaches_another() {
     }
 }
 
+/// The results of a command of each tenant, on a worker whose tenants have folders of their own.
+async fn shell(client: &Client, tenant: &str, command: &str) -> Vec<Value> {
+    let rules = v1::RunRules { confirmation: v1::Confirmation::None.into(), ..v1::RunRules::default() };
+    let request = v1::CreateRunRequest {
+        calls: vec![call("a", "bash", json!({ "command": command }))],
+        tenant: tenant.to_owned(),
+        rules: Some(rules),
+        ..v1::CreateRunRequest::default()
+    };
+    results(&create(client, request).await.expect("it is accepted")).await
+}
+
+#[tokio::test]
+async fn tenants_that_alternate_on_one_worker_find_only_their_own_files_also_after_it_is_killed() {
+    let (yard, root) = (Yard::start(FIXTURE).await, tempfile::tempdir().expect("a folder"));
+    let fixture = yard.fixture.with("TOOLYARD_FIXTURE_TOOLS", format!("built_in:{}", root.path().display()));
+    let fixture = fixture.with("TOOLYARD_FIXTURE_WORKSPACE", "tenant");
+    let mut worker = fixture.worker(&yard.broker.url(), "main", 1).await;
+    yard.client.wait_for_tool("bash").await;
+    for turn in 0..4 {
+        if turn == 2 {
+            worker.kill().await;
+            worker = fixture.worker(&yard.broker.url(), "main", 1).await;
+        }
+        for tenant in ["acme", "umbrella", ""] {
+            let command = format!(
+                "set -e; test $(ls | wc -l) = {turn}; ! ls | grep -v '^of-{tenant}-'; touch of-{tenant}-{turn}"
+            );
+            assert_eq!(shell(&yard.client, tenant, &command).await, [json!({ "exit_code": 0 })], "{tenant} {turn}");
+        }
+    }
+    let folders = || std::fs::read_dir(root.path()).expect("it is there").map(|entry| entry.expect("one").file_name());
+    let of_workers = folders().filter(|name| name.to_string_lossy().starts_with("worker-")).count();
+    assert_eq!((folders().count(), of_workers), (4, 1), "what the killed worker left is gone: {:?}", folders());
+    drop(worker);
+}
+
 #[tokio::test]
 async fn what_cannot_be_given_is_refused_and_not_repeated() {
     let yard = Yard::start(FIXTURE).await;

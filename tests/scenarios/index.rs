@@ -348,8 +348,7 @@ async fn an_index_is_rebuilt_from_many_entries() {
     for number in 0..runs {
         let shard = run::Shard(u8::try_from(number % 16).expect("less than 16"));
         for (subject, events, job) in finished(RunId::new(shard, uuid::Uuid::now_v7())) {
-            let job = job.as_deref().map(|spec| proto::convert::log::Dispatch { spec, is_stored: true });
-            let payload = proto::convert::log::encode(&events, job);
+            let payload = proto::convert::log::encode(&events, job.as_ref());
             nats.publish(subject.to_string(), payload).await.expect("it is sent");
         }
         if number % 1000 == 999 {
@@ -373,7 +372,7 @@ async fn an_index_is_rebuilt_from_many_entries() {
     agrees_with_the_log(client).await;
 }
 
-type Stored = (proto::subject::Subject, Vec<Event>, Option<std::sync::Arc<CallSpec>>);
+type Stored = (proto::subject::Subject, Vec<Event>, Option<proto::convert::log::Dispatch>);
 
 /// The two entries of a run of one call.
 fn finished(id: RunId) -> Vec<Stored> {
@@ -394,6 +393,7 @@ fn finished(id: RunId) -> Vec<Stored> {
         client_only: false,
         tenant: None,
         caller: None,
+        roles: run::Roles::default(),
         tools: Vec::new(),
         rules: run::Rules::default(),
         context: run::Fields::default(),
@@ -403,11 +403,7 @@ fn finished(id: RunId) -> Vec<Stored> {
     let outcome = run::AttemptOutcome::Completed(vec![run::Content::Text("done".to_owned())].into());
     let ended = Event::AttemptEnded { attempt, pool: pool.clone(), chunks: 0, outcome };
     vec![
-        (
-            Subject { run: id, place: SubjectKind::Job { call, pool: pool.clone() } },
-            vec![opened, dispatched],
-            Some(spec),
-        ),
+        (Subject { run: id, place: SubjectKind::Job { call, pool: pool.clone() } }, vec![opened, dispatched], None),
         (Subject { run: id, place: SubjectKind::Output { call, pool } }, vec![ended], None),
     ]
 }

@@ -206,7 +206,17 @@ async fn with_another_pools_key_nothing_of_this_pool_can_be_heard() {
 async fn say_alive(intruder: &Intruder, pool: &str, worker: &str, leaving: bool) {
     let (worker, tools) = (worker.parse().expect("an id"), "none".parse().expect("an id"));
     let release = String::new();
-    let heartbeat = Heartbeat { worker, slots: 1, running: 0, leaving, pulling: true, tools, draining: false, release };
+    let heartbeat = Heartbeat {
+        worker,
+        slots: 1,
+        running: 0,
+        leaving,
+        pulling: true,
+        tools,
+        draining: false,
+        release,
+        sandbox: None,
+    };
     intruder.client.publish(format!("ty.alive.{pool}"), heartbeat.encode()).await.expect("it is sent");
     intruder.client.flush().await.expect("the broker answers");
 }

@@ -21,8 +21,8 @@ use tokio::time::{Instant, sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
 use super::running::follow;
-use sandbox::{Exit, Guarded, Order, Request, Sandbox, Signal};
-use toolyard_tool::{Context, Left, ToolError};
+use sandbox::{Exit, Guarded, Order, Request, Sandbox, Sharing, Signal, Workspace, Workspaces};
+use toolyard_tool::{Context, Left, TenantId, ToolError};
 
 /// How long a job may run unless its call sets another time, and at most.
 pub(super) const TIME: Duration = Duration::from_secs(60 * 60);
@@ -50,6 +50,8 @@ pub struct Jobs {
 struct Inner {
     /// Distinguishes this worker from others of its pool.
     worker: String,
+    /// Where jobs run; `None`: in the root.
+    workspaces: Option<Workspaces>,
     state: Mutex<State>,
 }
 
@@ -64,6 +66,8 @@ struct State {
 #[derive(Debug)]
 struct Job {
     id: String,
+    /// Calls of other tenants do not reach it, also if they know its id.
+    tenant: Option<TenantId>,
     run: RunId,
     label: String,
     started: Instant,
@@ -120,8 +124,7 @@ fn is_zero(count: &u64) -> bool {
 
 impl Default for Jobs {
     fn default() -> Self {
-        let inner = Inner { worker: random(4), state: Mutex::default() };
-        Self { inner: Arc::new(inner) }
+        Self::in_folders(None)
     }
 }
 
@@ -137,6 +140,25 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Jobs {
+    /// Jobs that run in the folders of runs or tenants, which stay for as long.
+    #[must_use]
+    pub fn in_folders(workspaces: Option<Workspaces>) -> Self {
+        let inner = Inner { worker: random(4), workspaces, state: Mutex::default() };
+        Self { inner: Arc::new(inner) }
+    }
+
+    /// The folder of a job, for as long as it runs.
+    fn folder(&self, context: &Context) -> Result<Option<Workspace>, ToolError> {
+        let Some(workspaces) = &self.inner.workspaces else { return Ok(None) };
+        if workspaces.sharing() == Sharing::Call {
+            return Err(ToolError::needs(
+                "background jobs need a folder that outlives the call, and this worker removes that of each call at \
+                 its end: run the command in the call",
+            ));
+        }
+        Ok(Some(workspaces.open(context)?))
+    }
+
     /// Starts a program as a job. `label` is shown in lists.
     pub(super) async fn start(
         &self,
@@ -146,11 +168,13 @@ impl Jobs {
         label: &str,
         time: Duration,
     ) -> Result<Shown, ToolError> {
+        let folder = self.folder(context)?;
         drop(self.make_room()?);
         let program = sandbox.start(request, Left::default()).await?;
         let (orders, received) = mpsc::channel(ORDERS_MAX);
         let job = Arc::new(Job {
             id: format!("job_{}_{}", self.inner.worker, random(8)),
+            tenant: context.tenant().cloned(),
             run: context.run_id(),
             label: label.chars().take(LABEL_BYTES_MAX).collect(),
             started: Instant::now(),
@@ -163,7 +187,7 @@ impl Jobs {
         // Another call may have taken the room meanwhile.
         let mut state = self.make_room()?;
         state.jobs.insert(job.id.clone(), Arc::clone(&job));
-        state.tasks.spawn(live(Arc::clone(&job), program, received, time));
+        state.tasks.spawn(live(Arc::clone(&job), program, received, (time, folder)));
         Ok(job.show())
     }
 
@@ -193,8 +217,8 @@ impl Jobs {
         own.into_iter().map(|job| job.show()).collect()
     }
 
-    fn find(&self, id: &str) -> Result<Arc<Job>, ToolError> {
-        if let Some(job) = lock(&self.inner.state).jobs.get(id) {
+    fn find(&self, context: &Context, id: &str) -> Result<Arc<Job>, ToolError> {
+        if let Some(job) = lock(&self.inner.state).jobs.get(id).filter(|job| job.tenant.as_ref() == context.tenant()) {
             return Ok(Arc::clone(job));
         }
         let own = &self.inner.worker;
@@ -216,7 +240,7 @@ impl Jobs {
         bytes: usize,
         wait: Duration,
     ) -> Result<Part, ToolError> {
-        let job = self.find(id)?;
+        let job = self.find(context, id)?;
         let mut news = job.news.subscribe();
         let more = async {
             while job.ended().is_none() && lock(&job.output).end() <= offset {
@@ -244,8 +268,8 @@ impl Jobs {
     }
 
     /// Sends a signal to a running job.
-    pub(super) fn signal(&self, id: &str, signal: Signal) -> Result<Shown, ToolError> {
-        let job = self.find(id)?;
+    pub(super) fn signal(&self, context: &Context, id: &str, signal: Signal) -> Result<Shown, ToolError> {
+        let job = self.find(context, id)?;
         if job.ended().is_some() {
             return Err(ToolError::bad_input("/job", format!("job {id} has ended already")));
         }
@@ -256,7 +280,7 @@ impl Jobs {
 
     /// Ends a job, by force if it does not end soon, and waits for it.
     pub(super) async fn stop(&self, context: &Context, id: &str) -> Result<Shown, ToolError> {
-        let job = self.find(id)?;
+        let job = self.find(context, id)?;
         job.stop.cancel();
         let mut news = job.news.subscribe();
         let ended = async { while job.ended().is_none() && news.changed().await.is_ok() {} };
@@ -308,12 +332,24 @@ impl Job {
 }
 
 /// The life of a job.
-async fn live(job: Arc<Job>, mut program: Guarded, mut received: mpsc::Receiver<Order>, time: Duration) {
+async fn live(
+    job: Arc<Job>,
+    mut program: Guarded,
+    mut received: mpsc::Receiver<Order>,
+    (time, folder): (Duration, Option<Workspace>),
+) {
     let (stdout, stderr) = program.pipes();
     let let_go = CancellationToken::new();
     let pumps = async { tokio::try_join!(job.pump(stdout, &let_go), job.pump(stderr, &let_go)).map(|_| ()) };
+    let exceeded = async {
+        match &folder {
+            Some(folder) => folder.exceeded().await,
+            None => std::future::pending().await,
+        }
+    };
     let stopped = async {
         tokio::select! {
+            exceeded = exceeded => exceeded.into(),
             () = job.stop.cancelled() => ToolError::new("it was stopped"),
             () = sleep(time) => ToolError::new(format!("it ran longer than {} s and was ended", time.as_secs())),
         }

@@ -19,6 +19,7 @@ mod lines;
 mod lint;
 mod lsp;
 mod matcher;
+mod placed;
 mod powershell;
 mod process;
 mod process_output;
@@ -35,8 +36,10 @@ mod web_search;
 use std::io;
 use std::path::PathBuf;
 
-use sandbox::Sandbox;
-use toolyard_tool::{InvalidTool, Table};
+use sandbox::{Sandbox, Workspaces};
+use toolyard_tool::{InvalidTool, Table, Tool};
+
+use self::placed::Placed;
 
 pub use ask_user::{ASK_USER, Question, ask_user};
 pub use backends::Backends;
@@ -80,6 +83,9 @@ pub struct Options {
     pub root: PathBuf,
     /// Where those that start programs do it.
     pub sandbox: Sandbox,
+    /// The folders of calls, runs or tenants, which take the place of the root for each call; `None`: all calls work in
+    /// the root.
+    pub workspaces: Option<Workspaces>,
     /// What the operator sets of linters and language servers.
     pub settings: ToolSettings,
 }
@@ -87,7 +93,7 @@ pub struct Options {
 impl Options {
     /// All tools below `root`, with the known linters and language servers.
     pub fn new(root: impl Into<PathBuf>, sandbox: Sandbox) -> Self {
-        Self { root: root.into(), sandbox, settings: ToolSettings::default() }
+        Self { root: root.into(), sandbox, workspaces: None, settings: ToolSettings::default() }
     }
 }
 
@@ -96,23 +102,69 @@ impl Options {
 /// # Errors
 /// When the root is no folder that can be read, or contains a file that is hidden from programs.
 pub fn built_in(options: Options) -> Result<Table, Error> {
-    let Options { root, sandbox, settings } = options;
+    let Options { root, sandbox, workspaces, settings } = options;
     let root = Root::new(&root).map_err(|source| Error::Root { path: root, source })?;
     let inside = |file: &&PathBuf| file.canonicalize().is_ok_and(|file| file.starts_with(root.path()));
     if let Some(file) = sandbox.settings().hidden.iter().find(inside) {
         return Err(Error::SecretInside { root: root.path().to_owned(), file: file.clone() });
     }
-    let (user, jobs) = (sandbox.settings().user, Jobs::default());
+    let (user, jobs) = (sandbox.settings().user, Jobs::in_folders(workspaces.clone()));
+    let place = Hosting { root, sandbox, workspaces };
     let table = Table::new().host(CurrentTime)?.define::<Question>(ASK_USER, &ask_user())?;
-    let table = table.host(Glob::new(root.clone()))?.host(Grep::new(root.clone()))?;
-    let table = table.host(ReadFile::new(root.clone(), user))?.host(Edit::new(root.clone(), user))?;
-    let table = table.host(Git::new(root.clone(), sandbox.clone()))?;
-    let table = table.host(Lint::new(root.clone(), sandbox.clone(), &settings))?;
-    let table = table.host(Lsp::new(root.clone(), sandbox.clone(), &settings))?;
-    let table = table.host(Process::new(root.clone(), sandbox.clone(), jobs.clone()))?;
+    let table = place.host_reader(table, |root, _| Glob::new(root))?;
+    let table = place.host_reader(table, |root, _| Grep::new(root))?;
+    let table = place.host_reader(table, move |root, _| ReadFile::new(root, user))?;
+    let table = place.host(table, move |root, _| Edit::new(root, user))?;
+    let table = place.host(table, Git::new)?;
+    let of_lint = settings.clone();
+    let table = place.host_reader(table, move |root, sandbox| Lint::new(root, sandbox, &of_lint))?;
+    let table = place.host_reader(table, move |root, sandbox| Lsp::new(root, sandbox, &settings))?;
+    let [of_process, of_powershell] = [jobs.clone(), jobs.clone()];
+    let table = place.host(table, move |root, sandbox| Process::new(root, sandbox, of_process.clone()))?;
     let table = table.host(ProcessOutput::new(jobs.clone()))?;
-    let table = table.host(PowerShell::new(root.clone(), sandbox.clone()).with_jobs(jobs.clone()))?;
-    Ok(table.host(Bash::new(root, sandbox).with_jobs(jobs))?)
+    let powershell = move |root, sandbox| PowerShell::new(root, sandbox).with_jobs(of_powershell.clone());
+    let table = place.host(table, powershell)?;
+    Ok(place.host(table, move |root, sandbox| Bash::new(root, sandbox).with_jobs(jobs.clone()))?)
+}
+
+/// Where tools work.
+struct Hosting {
+    root: Root,
+    sandbox: Sandbox,
+    workspaces: Option<Workspaces>,
+}
+
+impl Hosting {
+    /// Hosts a tool that works in the root, or in the folder of each call.
+    fn host<T: Tool>(
+        &self,
+        table: Table,
+        make: impl Fn(Root, Sandbox) -> T + Send + Sync + 'static,
+    ) -> Result<Table, InvalidTool> {
+        self.host_one(table, false, make)
+    }
+
+    /// As [`Self::host`], for a tool that changes no files.
+    fn host_reader<T: Tool>(
+        &self,
+        table: Table,
+        make: impl Fn(Root, Sandbox) -> T + Send + Sync + 'static,
+    ) -> Result<Table, InvalidTool> {
+        self.host_one(table, true, make)
+    }
+
+    fn host_one<T: Tool>(
+        &self,
+        table: Table,
+        reads: bool,
+        make: impl Fn(Root, Sandbox) -> T + Send + Sync + 'static,
+    ) -> Result<Table, InvalidTool> {
+        let (root, sandbox) = (self.root.clone(), self.sandbox.clone());
+        match &self.workspaces {
+            None => table.host(make(root, sandbox)),
+            Some(workspaces) => table.host(Placed::new((root, sandbox), workspaces.clone(), reads, Box::new(make))),
+        }
+    }
 }
 
 #[cfg(test)]

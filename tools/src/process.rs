@@ -112,7 +112,7 @@ impl Tool for Process {
                 let signal = needed(wish.signal.as_deref(), "/signal", "signal")?;
                 let signal: Signal =
                     signal.parse().map_err(|error| ToolError::bad_input("/signal", format!("{error}")))?;
-                Output::json(&self.jobs.signal(job("signal")?, signal)?)
+                Output::json(&self.jobs.signal(context, job("signal")?, signal)?)
             }
             Deed::Stop => Output::json(&self.jobs.stop(context, job("stop")?).await?),
         }

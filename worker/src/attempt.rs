@@ -186,6 +186,7 @@ where
         run: job.run,
         index: job.call,
         call: Arc::clone(&job.spec),
+        requester: job.requester.clone(),
         attempt: id.number,
         from,
         deadline: deadline.at,

@@ -108,7 +108,7 @@ impl Watched {
             call: Some(job.spec.id.clone()),
             tool: job.spec.tool.clone(),
             alias_of: self.alias_of,
-            tenant: None,
+            tenant: job.requester.as_ref().and_then(|requester| requester.tenant.clone()),
             attempt: Some(number),
             metadata: job.spec.metadata.clone(),
             arguments: job.spec.arguments.clone(),

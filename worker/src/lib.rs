@@ -27,9 +27,10 @@ pub use ::objects::Bucket;
 pub use hooked::Unwatchable;
 pub use hooks::{self, Hooks};
 pub use nats::Error;
+/// The parts of the tool SDK that a program needs to host tools.
+pub use proto::convert::worker::WorkerSandbox;
 pub use run::{PoolId, WorkerId};
 pub use telemetry::admin::ListenError;
-/// The parts of the tool SDK that a program needs to host tools.
 pub use toolyard_tool::*;
 
 /// Default of the calls that a worker runs at once.
@@ -58,6 +59,17 @@ pub struct Options {
     pub host_names: Vec<String>,
     /// Whether traces include the arguments and results of calls. Then every reader of the traces can read them.
     pub include_content: bool,
+    /// How programs of its tools are confined, for its admin port and for lists of workers; `None` if they start none.
+    pub sandbox: Option<SandboxReport>,
+}
+
+/// How a worker confines programs that its tools start.
+#[derive(Debug, Clone, Default)]
+pub struct SandboxReport {
+    /// What operators see of all workers.
+    pub effective: WorkerSandbox,
+    /// What the machine cannot give, in words.
+    pub gaps: Vec<String>,
 }
 
 impl Options {
@@ -75,6 +87,7 @@ impl Options {
             admin: None,
             host_names: Vec::new(),
             include_content: false,
+            sandbox: None,
         }
     }
 }

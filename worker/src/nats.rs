@@ -41,7 +41,7 @@ use crate::attempt::Signals;
 use crate::hooked::{Unwatchable, Watched};
 use crate::metrics::Counts;
 use crate::objects::Objects;
-use crate::{Options, limit_slots};
+use crate::{Options, SandboxReport, limit_slots};
 
 /// How long the broker may take to confirm an entry before it is sent again. It answers in a millisecond or not at all:
 /// a confirmation that was on its way when a connection broke never comes.
@@ -102,6 +102,8 @@ pub(crate) struct Core {
     waiting: Cell<usize>,
     /// Traces include arguments and results of tools.
     include_content: bool,
+    /// How programs of tools are confined.
+    sandbox: Option<SandboxReport>,
 }
 
 pub(crate) async fn serve(
@@ -155,6 +157,7 @@ pub(crate) async fn serve(
         held: held::Held::default(),
         waiting: Cell::default(),
         include_content: options.include_content,
+        sandbox: options.sandbox.clone(),
     });
     if options.include_content {
         tracing::warn!("arguments and results of calls go into traces: whoever sees the traces reads them");
@@ -179,7 +182,7 @@ async fn work(
     // On this thread, so that it answers while this thread does its work, whatever the tools do with theirs.
     telemetry::process::begin("worker");
     if let Some(listener) = admin {
-        let process = core.progress.process(&core.worker, &options.pool, slots, stop.clone());
+        let process = core.progress.process(&core.worker, &options.pool, slots, core.sandbox.as_ref(), stop.clone());
         let hosts = telemetry::hosts::Hosts::new(options.host_names.iter().map(String::as_str));
         parts.spawn_local(telemetry::admin::serve(listener, process, hosts, inner.clone()));
     }

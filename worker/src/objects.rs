@@ -151,7 +151,7 @@ mod tests {
         let (id, tool) = ("call".parse().unwrap(), "big".parse().unwrap());
         let spec = CallSpec::new(id, tool, Bytes::new(), Route::Client, Timestamp(0));
         let (run, pool) = ("run_00_01890000000070008000000000000000".parse().unwrap(), "main".parse().unwrap());
-        Job { run, call: CallIndex(3), pool, spec: Arc::new(spec), is_stored: true }
+        Job { run, call: CallIndex(3), pool, spec: Arc::new(spec), requester: None, is_stored: true }
     }
 
     const PIECE_BYTES: usize = 256 << 10;

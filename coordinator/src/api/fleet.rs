@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use proto::convert::api::timestamp;
+use proto::convert::worker::WorkerSandbox;
 use proto::names::{WORKER_HEARTBEAT, WORKER_LOST};
 use proto::v1;
 use proto::v1::pause::What as Paused;
@@ -203,7 +204,7 @@ fn paused_out(what: Paused, record: &Word) -> v1::Pause {
 }
 
 fn worker_out((id, pool): (&WorkerId, &PoolId), worker: &Worker) -> v1::Worker {
-    let Worker { slots, pulling, draining, release, .. } = worker;
+    let Worker { slots, pulling, draining, release, sandbox, .. } = worker;
     v1::Worker {
         worker_id: id.to_string(),
         pool: pool.to_string(),
@@ -211,5 +212,10 @@ fn worker_out((id, pool): (&WorkerId, &PoolId), worker: &Worker) -> v1::Worker {
         pulling: *pulling,
         draining: *draining,
         release: release.clone(),
+        sandbox: sandbox.clone().map(|WorkerSandbox { level, workspace, network }| v1::WorkerSandbox {
+            level,
+            workspace,
+            network,
+        }),
     }
 }

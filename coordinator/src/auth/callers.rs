@@ -14,12 +14,10 @@ mod quota;
 mod reload;
 mod tenant;
 
-use std::collections::BTreeSet;
-use std::str::FromStr;
 use std::sync::Arc;
 
 use proto::Reason;
-use run::{Answer, CallError, CallId, CallerName, ObjectId, Run, RunId, TenantId, Timestamp, ToolName};
+use run::{Answer, CallError, CallId, CallerName, ObjectId, Roles, Run, RunId, TenantId, Timestamp, ToolName};
 use tokio::sync::{Notify, watch};
 
 use crate::fleet::pools::Tenancy;
@@ -33,46 +31,10 @@ pub(crate) use self::quota::{Exceeded, Quota, UPLOAD_BYTES};
 pub use self::reload::CallersError;
 pub(crate) use self::reload::{CallersReload, open};
 pub(crate) use self::tenant::TenantTools;
+pub(crate) use run::Role;
 
 /// Bytes of a key or a token: tokens of large issuers have some 2 KiB.
 const CREDENTIAL_BYTES_MAX: usize = 8 * 1024;
-
-/// What a caller may request.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(crate) enum Role {
-    /// Make runs, add to them, close, cancel, redrive and drop.
-    Submit,
-    /// Answer calls that wait for their client.
-    Answer,
-    /// Decide on calls that await approval.
-    Approve,
-    /// See runs, calls and tools.
-    Read,
-    /// All of that for all tenants, and operations on the whole deployment.
-    Admin,
-}
-
-impl Role {
-    pub(crate) const ALL: [Self; 5] = [Self::Submit, Self::Answer, Self::Approve, Self::Read, Self::Admin];
-
-    pub(crate) fn name(self) -> &'static str {
-        match self {
-            Self::Submit => "submit",
-            Self::Answer => "answer",
-            Self::Approve => "approve",
-            Self::Read => "read",
-            Self::Admin => "admin",
-        }
-    }
-}
-
-impl FromStr for Role {
-    type Err = ();
-
-    fn from_str(text: &str) -> Result<Self, ()> {
-        Self::ALL.into_iter().find(|role| role.name() == text).ok_or(())
-    }
-}
 
 /// The caller of a request. Cheap to clone.
 #[derive(Debug, Clone)]
@@ -133,6 +95,15 @@ impl Caller {
             Self::Anyone | Self::Nobody => None,
             Self::Known(known) => known.tenant.as_ref(),
             Self::OneCall(one) => one.tenant.as_ref(),
+        }
+    }
+
+    /// The roles that the file gives the caller; none if callers are not authenticated.
+    pub(crate) fn roles(&self) -> Roles {
+        match self {
+            Self::Anyone | Self::Nobody => Roles::default(),
+            Self::Known(known) => known.rights.roles(),
+            Self::OneCall(_) => Roles::from_iter([Role::Answer]),
         }
     }
 
@@ -490,6 +461,3 @@ fn known(known: Known) -> Caller {
 fn roles() -> String {
     Role::ALL.map(Role::name).join(", ")
 }
-
-/// Roles as a set.
-type Roles = BTreeSet<Role>;

@@ -9,6 +9,7 @@ mod views;
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 
+use proto::convert::worker::WorkerSandbox;
 use run::{CallError, CallSpec, ErrorKind, PoolId, Route, TenantId, ToolName, ToolSetId, Version, WorkerId};
 
 pub(crate) use catalog::{Catalog, Differing, Entry, Hosted, Refused, Unusable, proves_a_claim};
@@ -56,6 +57,8 @@ pub(crate) struct Worker {
     pub(crate) draining: bool,
     /// The release of its library; empty if it does not report it.
     pub(crate) release: String,
+    /// How it confines programs, as far as it says.
+    pub(crate) sandbox: Option<WorkerSandbox>,
 }
 
 /// Numbers of live workers of a pool.

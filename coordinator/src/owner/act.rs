@@ -5,7 +5,7 @@ use std::sync::Arc;
 use owner::{Action, Append, JobLease};
 use proto::convert::log::Dispatch;
 use proto::history;
-use run::{AttemptId, CallSpec, CallState, Effect, Event, Run, RunId};
+use run::{AttemptId, CallState, Effect, Event, Run, RunId};
 
 use super::OwnerTask;
 use super::surroundings::Surroundings;
@@ -65,15 +65,13 @@ impl OwnerTask {
         let Append { run: id, effect, event, expected, hand_back } = append;
         let run = self.owner.run(id).map(|known| Arc::clone(&known.run));
         let job = run.as_ref().and_then(|run| job(run, effect, &event));
-        let is_stored = run.as_ref().is_none_or(|run| run.erasure().is_none());
         let decided = match effect {
             Effect::Decide { call } => run.map(|run| (run, call)),
             _ => None,
         };
         let (journal, signals) = (self.io.journal.clone(), self.io.signals.clone());
         self.effects.spawn(async move {
-            let job = job.as_deref().map(|spec| Dispatch { spec, is_stored });
-            let appended = append_effect(&journal, id, event, job, expected).await;
+            let appended = append_effect(&journal, id, event, job.as_ref(), expected).await;
             if let (Ok(_), Some(job)) = (&appended, hand_back) {
                 signals.hand_back(&job.pool, &job.lease).await;
             }
@@ -125,7 +123,7 @@ impl OwnerTask {
 }
 
 /// The job that a dispatch stores. Notes in the audit log if the call is refused instead.
-fn job(run: &Run, effect: Effect, event: &Event) -> Option<Arc<CallSpec>> {
+fn job(run: &Run, effect: Effect, event: &Event) -> Option<Dispatch> {
     let Effect::Dispatch { call } = effect else { return None };
     let call = run.call(call)?;
     if matches!(event, Event::CallDispatched { .. }) {
@@ -152,7 +150,7 @@ async fn append_effect(
     journal: &Journal,
     id: RunId,
     event: Event,
-    job: Option<Dispatch<'_>>,
+    job: Option<&Dispatch>,
     expected: u64,
 ) -> Result<u64, EffectError> {
     match journal.append(id, &[event], job, expected).await {

@@ -345,7 +345,7 @@ impl Runs {
         let scope = Scope { caller: &asks, ..self.scope_of(&new, &registry) };
         let (deadline, now) = (scope.run_deadline, scope.now);
         let calls = accept::accept(calls, &scope);
-        let caller = asks.name().cloned();
+        let (caller, roles) = (asks.name().cloned(), asks.roles());
         let apart = key.is_some() || self.waits_for_owner(&calls, new.tenant.as_ref(), &registry);
         let request = key.map(|key| key.0);
         let NewRun { keep_open: open, fail_fast, client_only, tenant, tools, rules, context, store, .. } = new;
@@ -358,6 +358,7 @@ impl Runs {
             client_only,
             tenant,
             caller,
+            roles,
             tools,
             rules,
             context,

@@ -8,6 +8,7 @@ use crate::erasure::Erasure;
 use crate::event::{CallError, CallSpec, Content};
 use crate::fields::Fields;
 use crate::id::{CallId, CallerName, RunId, TenantId, Timestamp, ToolName};
+use crate::requester::Roles;
 use crate::rules::Rules;
 
 /// The contents of a new run.
@@ -24,6 +25,8 @@ pub struct Opening {
     pub tenant: Option<TenantId>,
     /// The caller; `None` if no callers are configured.
     pub caller: Option<CallerName>,
+    /// The roles of the caller.
+    pub roles: Roles,
     /// The tools that its calls may use; empty for all listed tools.
     pub tools: Vec<ToolName>,
     pub rules: Rules,

@@ -16,6 +16,7 @@ use crate::id::{
 use crate::limit::{ERROR_BYTES_MAX, RETRY_AFTER_MAX};
 use crate::object::{File, Object};
 use crate::question::AskedBy;
+use crate::requester::Roles;
 use crate::rules::Rules;
 use crate::tool::{Concurrency, Policy, ResultUse, Version};
 
@@ -146,6 +147,8 @@ pub struct RunOpened {
     pub tenant: Option<TenantId>,
     /// The caller; `None` if no callers are configured.
     pub caller: Option<CallerName>,
+    /// The roles of the caller at that time.
+    pub roles: Roles,
     /// The tools that its calls may use; empty for all listed tools.
     pub tools: Vec<ToolName>,
     pub rules: Rules,

@@ -11,6 +11,7 @@ use crate::event::{AttemptId, CallSpec, Content, Event, Outcome, Route, RunOpene
 use crate::fields::Fields;
 use crate::id::{CallId, CallIndex, CallerName, RunId, TenantId, Timestamp, ToolName};
 use crate::limit::{RESULT_BYTES_MAX, RUN_LIFE_MAX};
+use crate::requester::{Requester, Roles};
 use crate::rules::Rules;
 
 /// The state of a run: the fold of its log.
@@ -37,6 +38,7 @@ pub struct Run {
     will_fail: bool,
     pub(crate) tenant: Option<TenantId>,
     caller: Option<CallerName>,
+    roles: Roles,
     tools: Vec<ToolName>,
     pub(crate) rules: Rules,
     pub(crate) context: Fields,
@@ -155,6 +157,7 @@ impl Run {
             will_fail: false,
             tenant: None,
             caller: None,
+            roles: Roles::default(),
             tools: Vec::new(),
             rules: Rules::default(),
             context: Fields::default(),
@@ -211,6 +214,12 @@ impl Run {
         self.caller.as_ref()
     }
 
+    /// Who asked for it, as their tools are told.
+    #[must_use]
+    pub fn requester(&self) -> Requester {
+        Requester { tenant: self.tenant.clone(), caller: self.caller.clone(), roles: self.roles }
+    }
+
     /// The tools that its calls may use; empty for all listed tools.
     #[must_use]
     pub fn tools(&self) -> &[ToolName] {
@@ -250,6 +259,7 @@ impl Run {
             client_only,
             tenant,
             caller,
+            roles,
             tools,
             rules,
             context,
@@ -275,8 +285,20 @@ impl Run {
             _ => None,
         };
         let context = if open && !client_only { context } else { Fields::default() };
-        let opened =
-            RunOpened { deadline, calls, open, fail_fast, client_only, tenant, caller, tools, rules, context, erasure };
+        let opened = RunOpened {
+            deadline,
+            calls,
+            open,
+            fail_fast,
+            client_only,
+            tenant,
+            caller,
+            roles,
+            tools,
+            rules,
+            context,
+            erasure,
+        };
         Ok(std::iter::once(Event::RunOpened(opened)).chain(dispatched).collect())
     }
 

@@ -16,8 +16,23 @@ use toolyard_run::limit::{
 };
 use toolyard_run::{
     Answer, AttemptNumber, AttemptOutcome, CallError, CallIndex, CallSpec, Command, CommandError, Content,
-    DeadlineKind, ErrorKind, Event, Fact, Opening, Outcome, Run, RunStatus,
+    DeadlineKind, Entry, ErrorKind, Event, Fact, Opening, Outcome, Requester, Role, Roles, Run, RunStatus,
 };
+
+#[test]
+fn a_run_keeps_who_asked_for_it() {
+    let requester = Requester {
+        tenant: Some("acme".parse().unwrap()),
+        caller: Some("shop/ada".parse().unwrap()),
+        roles: Roles::from_iter([Role::Submit, Role::Read]),
+    };
+    let Requester { tenant, caller, roles } = requester.clone();
+    let opening = Opening { tenant, caller, roles, ..opening([repeatable("a")]) };
+    let events = Run::open(opening, START).unwrap();
+    let mut run = Run::new("run_0f_01980f3c2a5b7c3e8d4f5a6b7c8d9e0f".parse().unwrap());
+    run.apply(&Entry { sequence: 1, at: START, not_after: None, events }, &mut Vec::new());
+    assert_eq!(run.requester(), requester);
+}
 
 fn opening(calls: impl IntoIterator<Item = CallSpec>) -> Opening {
     Opening { calls: shared(calls), deadline: START.after(RUN_LIFE), ..Opening::default() }

@@ -44,7 +44,7 @@ pub struct HookRequest {
     pub tool: ToolName,
     /// The tool whose alias that name is.
     pub alias_of: Option<ToolName>,
-    /// The run's tenant; `None` in workers, which do not know it.
+    /// The run's tenant, if it has one.
     pub tenant: Option<TenantId>,
     /// The attempt; `None` before there is one.
     pub attempt: Option<AttemptNumber>,

@@ -9,12 +9,13 @@ use prost::Message as _;
 use run::{
     Approval, AskedBy, AttemptId, AttemptNumber, AttemptOutcome, CallError, CallIndex, CallSpec, Chunk, ChunkIndex,
     Completion, Concurrency, Content, DeadlineKind, Decider, Decision, Entry, EraseRequest, Erasure, Event, Fields,
-    File, Nonce, PoolId, ResultUse, Route, RunId, RunOpened, StopStage, Timestamp, WithoutWorker, is_late,
+    File, Nonce, PoolId, Requester, ResultUse, Route, RunId, RunOpened, StopStage, Timestamp, WithoutWorker, is_late,
 };
 
 use super::api::without_worker;
 use super::fields::{fields_in, fields_out};
 use super::manifest::concurrency_out;
+use super::requester::{requester_in, requester_out, roles_out};
 use super::{
     InvalidMessage, VERSION, approval_default, approval_default_out, check_version, concurrency, content_in,
     content_out, contents_in, contents_out, error_in, error_out, object_in, object_out, policy_in, policy_out,
@@ -27,10 +28,12 @@ use crate::wire::v1::{self as wire, event::Kind};
 /// The version of an entry that opens a run with a delayed call.
 const WITH_DELAYS: u32 = 2;
 
-/// What a dispatch contains, unless the same entry opens the run and so contains it already.
-#[derive(Debug, Clone, Copy)]
-pub struct Dispatch<'a> {
-    pub spec: &'a CallSpec,
+/// What the entry that dispatches a call holds beside the event, for the call's worker.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Dispatch {
+    pub spec: Arc<CallSpec>,
+    /// Who asked for the run of the call.
+    pub requester: Requester,
     /// Whether the run is stored, or nothing of it is kept after its end.
     pub is_stored: bool,
 }
@@ -38,14 +41,14 @@ pub struct Dispatch<'a> {
 /// Encodes events of one entry. A dispatch contains `job` unless the same entry opens the run, because the opening
 /// contains it already.
 #[must_use]
-pub fn encode(events: &[Event], job: Option<Dispatch<'_>>) -> Bytes {
+pub fn encode(events: &[Event], job: Option<&Dispatch>) -> Bytes {
     encode_as(0, None, events, job)
 }
 
 /// Like [`encode`], with a number by which the writer recognises the entry, and the last time at which the entry
 /// counts.
 #[must_use]
-pub fn encode_as(nonce: u64, not_after: Option<Timestamp>, events: &[Event], job: Option<Dispatch<'_>>) -> Bytes {
+pub fn encode_as(nonce: u64, not_after: Option<Timestamp>, events: &[Event], job: Option<&Dispatch>) -> Bytes {
     let attempt = events.iter().find_map(attempt_of).map(|attempt| attempt_out(*attempt));
     let version = if events.iter().any(opens_delayed) { WITH_DELAYS } else { VERSION };
     let events = events.iter().map(|event| wire::Event { kind: Some(event_out(event, job)) }).collect();
@@ -86,6 +89,8 @@ pub struct Job {
     pub call: CallIndex,
     pub pool: PoolId,
     pub spec: Arc<CallSpec>,
+    /// Who asked for the run; `None` if the coordinator that dispatched the call is of a release that does not say it.
+    pub requester: Option<Requester>,
     /// Whether the run is stored, or nothing of it is kept after its end. Coordinators of older versions do not say it
     /// of jobs of runs with several calls, which count as stored.
     pub is_stored: bool,
@@ -105,21 +110,24 @@ pub fn decode_job(subject: &Subject, payload: Bytes, at: Timestamp) -> Result<Op
     if is_late(at, not_after_in(entry.not_after_ms)) {
         return Ok(None);
     }
-    let spec = entry.events.into_iter().find_map(|event| match event.kind {
+    let found = entry.events.into_iter().find_map(|event| match event.kind {
         Some(Kind::RunOpened(opened)) => {
-            let is_stored = opened.erase_after_ms == 0;
-            opened.calls.into_iter().nth(call.as_usize()).map(|spec| (spec, is_stored))
+            let wire::RunOpened { calls, tenant, caller, roles, erase_after_ms, .. } = opened;
+            let requester = wire::Requester { tenant, caller, roles };
+            calls.into_iter().nth(call.as_usize()).map(|spec| (spec, Some(requester), erase_after_ms == 0))
         }
-        Some(Kind::CallDispatched(dispatched)) => dispatched.job.map(|spec| (spec, !dispatched.erased)),
+        Some(Kind::CallDispatched(wire::CallDispatched { job, requester, erased })) => {
+            job.map(|spec| (spec, requester, !erased))
+        }
         _ => None,
     });
-    let (spec, is_stored) = spec.ok_or(InvalidMessage::Missing("the call to execute"))?;
-    let spec = spec_in(spec)?;
+    let (spec, requester, is_stored) = found.ok_or(InvalidMessage::Missing("the call to execute"))?;
+    let (spec, requester) = (Arc::new(spec_in(spec)?), requester.map(requester_in).transpose()?);
     // Without this check, a pool could have the broker deliver its jobs to another pool's subject.
     if !matches!(&spec.route, Route::Pool { pool: routed, .. } if routed == pool) {
         return Err(InvalidMessage::Misplaced { event: "job of another pool" });
     }
-    Ok(Some(Job { run: subject.run, call: *call, pool: pool.clone(), spec: Arc::new(spec), is_stored }))
+    Ok(Some(Job { run: subject.run, call: *call, pool: pool.clone(), spec, requester, is_stored }))
 }
 
 fn attempt_of(event: &Event) -> Option<&AttemptId> {
@@ -155,7 +163,7 @@ pub(super) fn attempt_in(wire: wire::Attempt, call: CallIndex) -> AttemptId {
     AttemptId { call, number: AttemptNumber(wire.number), nonce: Nonce(wire.nonce) }
 }
 
-fn event_out(event: &Event, job: Option<Dispatch<'_>>) -> Kind {
+fn event_out(event: &Event, job: Option<&Dispatch>) -> Kind {
     match event {
         Event::RunOpened(opened) => Kind::RunOpened(opened_out(opened)),
         Event::CallsAppended { calls } => Kind::CallsAppended(wire::CallsAppended { calls: specs_out(calls) }),
@@ -168,7 +176,8 @@ fn event_out(event: &Event, job: Option<Dispatch<'_>>) -> Kind {
             without_worker: without_worker.iter().map(|call| u32::from(call.0)).collect(),
         }),
         Event::CallDispatched { .. } => Kind::CallDispatched(wire::CallDispatched {
-            job: job.map(|job| spec_out(job.spec)),
+            job: job.map(|job| spec_out(&job.spec)),
+            requester: job.map(|job| requester_out(&job.requester)),
             erased: job.is_some_and(|job| !job.is_stored),
         }),
         Event::CallCancelRequested { reason, .. } => {
@@ -329,8 +338,8 @@ fn event_in(event: wire::Event, place: &SubjectKind, attempt: Option<wire::Attem
 }
 
 fn opened_out(opened: &RunOpened) -> wire::RunOpened {
-    let RunOpened { deadline, calls, open, fail_fast, client_only, tenant, caller, tools, rules, context, erasure } =
-        opened;
+    let RunOpened { deadline, calls, open, fail_fast, client_only, tools, rules, context, erasure, .. } = opened;
+    let RunOpened { tenant, caller, roles, .. } = opened;
     let (erase_after_ms, request) = erasure_out(*erasure);
     wire::RunOpened {
         deadline_ms: deadline.0,
@@ -345,24 +354,22 @@ fn opened_out(opened: &RunOpened) -> wire::RunOpened {
         context: fields_out(context),
         erase_after_ms,
         request,
+        roles: roles_out(*roles),
     }
 }
 
 fn opened_in(opened: wire::RunOpened) -> Result<RunOpened, InvalidMessage> {
+    let wire::RunOpened { tenant, caller, roles, .. } = opened;
+    let Requester { tenant, caller, roles } = requester_in(wire::Requester { tenant, caller, roles })?;
     Ok(RunOpened {
         deadline: Timestamp(opened.deadline_ms),
         calls: specs_in(opened.calls)?,
         open: opened.open,
         fail_fast: opened.fail_fast,
         client_only: opened.client_only,
-        tenant: match opened.tenant.as_str() {
-            "" => None,
-            tenant => Some(tenant.parse()?),
-        },
-        caller: match opened.caller.as_str() {
-            "" => None,
-            caller => Some(caller.parse()?),
-        },
+        tenant,
+        caller,
+        roles,
         tools: opened.tools.iter().map(|tool| tool.parse()).collect::<Result<_, _>>()?,
         rules: rules(opened.rules),
         context: object("context", &opened.context)?,

@@ -33,14 +33,36 @@ pub struct Heartbeat {
     pub draining: bool,
     /// The release of its library; empty if it is not given.
     pub release: String,
+    /// `None` if its tools start no programs, or it does not say.
+    pub sandbox: Option<WorkerSandbox>,
 }
 
-/// The most bytes of a release that are kept, because the worker chooses the text.
-const RELEASE_BYTES_MAX: usize = 32;
+/// How a worker confines programs of its tools.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct WorkerSandbox {
+    /// `none`, `confined` or `isolated`.
+    pub level: String,
+    /// `call`, `run` or `tenant`; empty if all calls work in one folder.
+    pub workspace: String,
+    /// Programs reach the network.
+    pub network: bool,
+}
 
-fn release_in(release: String) -> String {
+/// The most bytes of such a text that are kept, because the worker chooses it.
+const TEXT_BYTES_MAX: usize = 32;
+
+fn plain(text: String) -> String {
     let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b".+-".contains(&byte);
-    if release.len() <= RELEASE_BYTES_MAX && release.bytes().all(is_plain) { release } else { String::new() }
+    if text.len() <= TEXT_BYTES_MAX && text.bytes().all(is_plain) { text } else { String::new() }
+}
+
+fn sandbox_out(sandbox: &WorkerSandbox) -> wire::WorkerSandbox {
+    let WorkerSandbox { level, workspace, network } = sandbox.clone();
+    wire::WorkerSandbox { level, workspace, network }
+}
+
+fn sandbox_in(wire: wire::WorkerSandbox) -> WorkerSandbox {
+    WorkerSandbox { level: plain(wire.level), workspace: plain(wire.workspace), network: wire.network }
 }
 
 impl Heartbeat {
@@ -56,6 +78,7 @@ impl Heartbeat {
             tool_set: self.tools.to_string(),
             draining: self.draining,
             release: self.release.clone(),
+            sandbox: self.sandbox.as_ref().map(sandbox_out),
         }
         .encode_to_vec()
         .into()
@@ -69,8 +92,9 @@ impl Heartbeat {
         let wire = wire::WorkerHeartbeat::decode(payload)?;
         check_version(wire.version)?;
         let (worker, tools) = (wire.worker_id.parse()?, wire.tool_set.parse()?);
-        let wire::WorkerHeartbeat { slots, running, leaving, pulling, draining, release, .. } = wire;
-        Ok(Self { worker, slots, running, leaving, pulling, tools, draining, release: release_in(release) })
+        let wire::WorkerHeartbeat { slots, running, leaving, pulling, draining, release, sandbox, .. } = wire;
+        let (release, sandbox) = (plain(release), sandbox.map(sandbox_in));
+        Ok(Self { worker, slots, running, leaving, pulling, tools, draining, release, sandbox })
     }
 }
 

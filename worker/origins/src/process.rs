@@ -8,7 +8,7 @@ mod run;
 
 use std::path::{Path, PathBuf};
 
-use sandbox::Sandbox;
+use sandbox::{Sandbox, Workspaces};
 use toolyard_tool::Table;
 
 pub use crate::source::{InvalidFile, Skipped};
@@ -48,18 +48,23 @@ impl ProgramTools {
         self.manifests.iter().flat_map(|(_, manifest)| manifest.secret_files()).collect()
     }
 
-    /// Hosts the programs beside the tools of a table, and returns which were left out. Programs that describe
-    /// themselves are started now, with `--describe`.
+    /// Hosts the programs beside the tools of a table, and returns which were left out. With `workspaces` each call
+    /// works in a folder of those. Programs that describe themselves are started now, with `--describe`.
     ///
     /// # Errors
     /// If nothing is left to host.
-    pub async fn host(self, table: Table, sandbox: &Sandbox) -> Result<(Table, Vec<Skipped>), InvalidFile> {
+    pub async fn host(
+        self,
+        table: Table,
+        sandbox: &Sandbox,
+        workspaces: Option<&Workspaces>,
+    ) -> Result<(Table, Vec<Skipped>), InvalidFile> {
         let mut hosting = Hosting::beside(table);
         for (place, manifest) in self.manifests {
             match manifest.complete(sandbox).await {
                 Ok(complete) => {
                     let (name, schema, about) = complete.described();
-                    hosting.add(place, &name, schema, about, complete.program(sandbox.clone()));
+                    hosting.add(place, &name, schema, about, complete.program(sandbox.clone(), workspaces.cloned()));
                 }
                 Err(reason) => hosting.skip(place, reason),
             }

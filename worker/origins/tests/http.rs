@@ -9,7 +9,7 @@ use std::time::Duration;
 use origins::http::{HttpTools, InvalidFile, Skipped};
 use serde_json::{Value, json};
 use service::Service;
-use toolyard_tool::{CallError, Content, ErrorKind, Origin, Table, testkit};
+use toolyard_tool::{CallError, Content, ErrorKind, Origin, Role, Table, testkit};
 
 const LOCAL: &str = "[egress]\naddresses = [\"127.0.0.1\"]\n";
 
@@ -31,6 +31,29 @@ async fn tool(service: &Service, path: &str, lines: &str) -> Table {
 
 async fn error(table: &Table, arguments: Value) -> CallError {
     testkit::call_in(table, "t", arguments).await.result.unwrap_err()
+}
+
+#[tokio::test]
+async fn a_service_is_told_for_whom_a_call_is_if_its_file_says_so_and_no_argument_can_pretend() {
+    let service = Service::start().await;
+    let requester = || testkit::Requester {
+        tenant: Some("acme".parse().unwrap()),
+        caller: Some("shop/zoë".parse().unwrap()),
+        roles: [Role::Submit, Role::Read].into_iter().collect(),
+    };
+    for (lines, tenant, caller, roles) in [
+        ("caller_headers = true", json!("acme"), json!("shop/zoë"), json!("submit,read")),
+        ("", Value::Null, Value::Null, Value::Null),
+    ] {
+        let called = testkit::call_for(&tool(&service, "/echo/x", lines).await, "t", json!({}), requester()).await;
+        let headers = serde_json::from_str::<Value>(&called.answer()).unwrap()["headers"].take();
+        let told = [&headers["toolyard-tenant"], &headers["toolyard-caller"], &headers["toolyard-roles"]];
+        assert_eq!(told, [&tenant, &caller, &roles]);
+    }
+    let pretends = "send = { a = \"header:Toolyard-Tenant\" }\n[tool.input_schema]\ntype = \"object\"\n\
+                    [tool.input_schema.properties]\na = {}\n";
+    let text = format!("[[tool]]\nname = \"t\"\ndescription = \"A tool.\"\nurl = \"{}\"\n{pretends}", service.url("/"));
+    assert!(host(&text).await.unwrap_err().to_string().contains("no header that an argument may set"));
 }
 
 #[tokio::test]

@@ -5,9 +5,9 @@
 use std::path::Path;
 
 use origins::process::{InvalidFile, ProgramTools, Skipped};
-use sandbox::{Sandbox, Settings};
+use sandbox::{Quota, Sandbox, Settings, Sharing, Workspaces};
 use serde_json::{Value, json};
-use toolyard_tool::{CallError, Chunk, Content, ErrorKind, Origin, Table, testkit};
+use toolyard_tool::{CallError, Chunk, Content, ErrorKind, Origin, Role, Table, testkit};
 
 fn sandbox() -> Sandbox {
     sandbox::use_program(env!("CARGO_BIN_EXE_guard-of-programs").into());
@@ -15,7 +15,7 @@ fn sandbox() -> Sandbox {
 }
 
 async fn host(path: &Path) -> Result<(Table, Vec<Skipped>), InvalidFile> {
-    ProgramTools::read(path)?.host(Table::new(), &sandbox()).await
+    ProgramTools::read(path)?.host(Table::new(), &sandbox(), None).await
 }
 
 async fn host_text(text: &str) -> Result<(Table, Vec<Skipped>), InvalidFile> {
@@ -85,6 +85,50 @@ async fn arguments_arrive_on_standard_input_and_the_call_in_the_environment() {
     let rest: Vec<&str> = rest.split_whitespace().collect();
     assert_eq!((rest[1], rest[2], rest[4]), ("call", "1", "abc"));
     assert_eq!(rest[3], format!("{}/call", rest[0]));
+}
+
+#[tokio::test]
+async fn a_program_is_told_for_whom_it_runs_and_its_file_cannot_pretend() {
+    let names = "[$TOOLYARD_TENANT $TOOLYARD_CALLER $TOOLYARD_ROLES]";
+    let table = shell(&format!("echo {names}"), "env = { TOOLYARD_TENANT = \"rival\" }").await;
+    let requester = testkit::Requester {
+        tenant: Some("acme".parse().unwrap()),
+        caller: Some("shop/ada".parse().unwrap()),
+        roles: [Role::Submit, Role::Read].into_iter().collect(),
+    };
+    let called = testkit::call_for(&table, "t", json!({}), requester).await;
+    assert_eq!(called.answer(), "[acme shop/ada submit,read]\n");
+    assert_eq!(testkit::call_in(&table, "t", json!({})).await.answer(), "[ ]\n", "nobody is known");
+}
+
+#[tokio::test]
+async fn each_tenants_calls_of_a_program_work_in_a_folder_of_their_own() {
+    let (root, files) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let program = |name: &str, script: &str, more: &str| {
+        format!(
+            "[[program]]\nname = \"{name}\"\ndescription = \"A tool.\"\n\
+             command = [\"sh\", \"-c\", \"{script}\"]\n{more}\n\
+             [program.input_schema]\ntype = \"object\"\n"
+        )
+    };
+    let here = program("here", "ls; touch $TOOLYARD_TENANT", "");
+    let text = here + &program("there", "pwd; ls $TOOLYARD_FOLDER", "cwd = \".\"");
+    std::fs::write(files.path().join("tools.toml"), text).unwrap();
+    let workspaces = Workspaces::new(root.path(), Sharing::Tenant, Quota::default(), None).unwrap();
+    let programs = ProgramTools::read(&files.path().join("tools.toml")).unwrap();
+    let (table, _) = programs.host(Table::new(), &sandbox(), Some(&workspaces)).await.unwrap();
+    let call = async |tool: &str, tenant: &str| {
+        let requester = testkit::Requester { tenant: Some(tenant.parse().unwrap()), ..testkit::Requester::default() };
+        testkit::call_for(&table, tool, json!({}), requester).await.answer()
+    };
+    for tenant in ["acme", "rival"] {
+        assert_eq!(call("here", tenant).await, "Done", "nothing is there");
+    }
+    for tenant in ["acme", "rival"] {
+        assert_eq!(call("here", tenant).await, format!("{tenant}\n"));
+        let own = files.path().canonicalize().unwrap();
+        assert_eq!(call("there", tenant).await, format!("{}\n{tenant}\n", own.display()), "it has a cwd");
+    }
 }
 
 #[tokio::test]

@@ -37,7 +37,7 @@ pub use request::{Exit, Input, Order, Program, Report, Request, StartError};
 pub use sandbox::{Gap, Sandbox, SandboxError, Settings};
 pub use signals::{Signal, UnknownSignal};
 pub use user::User;
-pub use workspaces::{Quota, QuotaExceeded, Sharing, Workspace, Workspaces};
+pub use workspaces::{Quota, QuotaExceeded, RUN_IDLE, Sharing, Workspace, WorkspaceError, Workspaces};
 
 /// The name under which our program is a guard.
 const NAME: &str = "toolyard-guard";

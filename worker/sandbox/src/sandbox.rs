@@ -97,6 +97,8 @@ impl Rules {
 #[derive(Debug, Clone)]
 pub struct Sandbox {
     inner: Arc<Inner>,
+    /// Instead of that of the settings, for requests that name none.
+    workspace: Option<PathBuf>,
 }
 
 #[derive(Debug)]
@@ -148,7 +150,14 @@ impl Sandbox {
         };
         let groups = settings.groups.as_ref().map(Groups::open).transpose()?;
         let guards = Guards::new(&rules, groups).map_err(SandboxError::Probe)?;
-        Ok(Self { inner: Arc::new(Inner { settings, level: rules.level, gaps, guards }) })
+        let inner = Inner { settings, level: rules.level, gaps, guards };
+        Ok(Self { inner: Arc::new(inner), workspace: None })
+    }
+
+    /// The same sandbox for programs that may change this folder, and not that of the settings.
+    #[must_use]
+    pub fn within(&self, workspace: impl Into<PathBuf>) -> Self {
+        Self { inner: Arc::clone(&self.inner), workspace: Some(workspace.into()) }
     }
 
     /// The rules of this sandbox.
@@ -181,6 +190,7 @@ impl Sandbox {
     /// installed, is reported later: [`Report::Failed`](crate::Report::Failed).
     pub async fn start(&self, mut request: Request, left: Left) -> Result<Guarded, StartError> {
         request.check()?;
+        request.workspace = request.workspace.or_else(|| self.workspace.clone());
         if self.inner.level > Level::None {
             // Links lead to paths that a confined program may not see.
             let folders = [Some(&mut request.folder), request.workspace.as_mut()];

@@ -1,19 +1,22 @@
-//! Folders that are kept apart: one for each call or run, with a quota, gone afterwards.
+//! Folders that are kept apart: one for each call, run or tenant, with a quota.
 
 use std::collections::HashMap;
 use std::fmt;
 use std::fs;
 use std::io;
+use std::os::fd::OwnedFd;
 use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, PermissionsExt as _, chown};
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
+use rustix::fs::{CWD, FlockOperation, Mode, OFlags, flock, openat};
 use tokio::runtime::Handle;
 use tokio::time::{Instant, sleep};
-use toolyard_tool::Left;
+use toolyard_tool::runtime::Requester;
+use toolyard_tool::{Context, Left, ToolError};
 
 use crate::User;
 
@@ -21,33 +24,49 @@ use crate::User;
 const MEASURE_PAUSE: Duration = Duration::from_millis(500);
 /// Folders below folders that are measured: deeper ones are as good as too many files.
 const DEPTH_MAX: usize = 256;
-
-/// Folders that this process made: their names are different.
-static MADE: AtomicU64 = AtomicU64::new(0);
+/// How long the folder of a run is kept after its last call on this worker: a run has more turns, and the worker does
+/// not learn of its end.
+pub const RUN_IDLE: Duration = Duration::from_secs(60 * 60);
+/// How often, and after which pauses, a folder is removed in which processes that were killed may still write.
+const REMOVALS_MAX: u32 = 20;
+const REMOVAL_PAUSE: Duration = Duration::from_millis(100);
+/// Names of folders in the root.
+const OF_WORKER: &str = "worker-";
+const OF_TENANT: &str = "tenant-";
+const OF_NO_TENANT: &str = "no-tenant";
+const OF_SERVERS: &str = "servers";
 
 /// Which calls share a folder.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Sharing {
-    /// All calls of the worker work in the root.
-    #[default]
-    Shared,
     /// Each call has a folder, which is removed when it has ended.
     Call,
     /// The calls of a run have a folder on each worker, which is removed when none has used it for a while.
     Run,
+    /// The calls of a tenant have a folder, which stays. Calls without a tenant share one, too.
+    Tenant,
 }
 
-/// `shared`, `call` or `run`.
+impl Sharing {
+    /// The names that `from_str` takes.
+    pub const NAMES: [&'static str; 3] = ["call", "run", "tenant"];
+
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Call => "call",
+            Self::Run => "run",
+            Self::Tenant => "tenant",
+        }
+    }
+}
+
 impl FromStr for Sharing {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        match text {
-            "shared" => Ok(Self::Shared),
-            "call" => Ok(Self::Call),
-            "run" => Ok(Self::Run),
-            _ => Err(format!("{text:?} is not one of shared, call, run")),
-        }
+        let found = [Self::Call, Self::Run, Self::Tenant].into_iter().find(|sharing| sharing.name() == text);
+        found.ok_or_else(|| format!("{text:?} is not one of {}", Self::NAMES.join(", ")))
     }
 }
 
@@ -92,6 +111,18 @@ impl fmt::Display for Amount {
     }
 }
 
+/// A call gets no folder.
+#[derive(Debug, thiserror::Error)]
+pub enum WorkspaceError {
+    #[error(
+        "this worker keeps the folders of tenants apart, and the coordinator does not say whose call this is: upgrade \
+         the coordinators"
+    )]
+    NoRequester,
+    #[error("the folder {} cannot be made: {source}", folder.display())]
+    Make { folder: PathBuf, source: io::Error },
+}
+
 /// Makes and removes the folders below a root. Cheap to clone.
 #[derive(Debug, Clone)]
 pub struct Workspaces {
@@ -105,7 +136,18 @@ struct Inner {
     quota: Quota,
     idle: Duration,
     user: Option<User>,
+    own: Own,
+    /// Numbers the folders of calls.
+    made: AtomicU64,
     runs: Mutex<HashMap<PathBuf, Users>>,
+}
+
+/// The folder with those of this worker's calls and runs. Its lock tells other workers that this one lives, also those
+/// in containers that share a volume. Goes with the worker.
+#[derive(Debug)]
+struct Own {
+    folder: PathBuf,
+    _lock: OwnedFd,
 }
 
 /// The calls that use the folder of a run.
@@ -116,69 +158,172 @@ struct Users {
 }
 
 impl Workspaces {
-    /// Folders below `root`, which belong to `user`, the user of programs. Folders of workers that were killed are
-    /// removed. Those of runs are removed when nobody has used them for `idle`, at the next opening or closing of any.
+    /// Folders below `root`, which belong to `user`, the user of programs. What workers that were killed left there is
+    /// removed.
     ///
     /// # Errors
-    /// When `root` cannot be read.
-    pub fn new(root: &Path, sharing: Sharing, quota: Quota, idle: Duration, user: Option<User>) -> io::Result<Self> {
+    /// When `root` cannot be read or written.
+    pub fn new(root: &Path, sharing: Sharing, quota: Quota, user: Option<User>) -> io::Result<Self> {
+        Self::removing_after(RUN_IDLE, root, sharing, quota, user)
+    }
+
+    /// As [`Self::new`]. The folders of runs are removed when nobody has used them for `idle`.
+    fn removing_after(
+        idle: Duration,
+        root: &Path,
+        sharing: Sharing,
+        quota: Quota,
+        user: Option<User>,
+    ) -> io::Result<Self> {
         let root = root.canonicalize()?;
-        for folder in remains(&root)? {
-            remove(&folder);
-        }
-        Ok(Self { inner: Arc::new(Inner { root, sharing, quota, idle, user, runs: Mutex::default() }) })
+        remove_remains(&root)?;
+        let own = Own::make(&root)?;
+        let (made, runs) = (AtomicU64::default(), Mutex::default());
+        Ok(Self { inner: Arc::new(Inner { root, sharing, quota, idle, user, own, made, runs }) })
+    }
+
+    #[must_use]
+    pub fn sharing(&self) -> Sharing {
+        self.inner.sharing
     }
 
     /// The folder of a call. Programs that are started in it should name it as their
     /// [`workspace`](crate::Request::workspace), which keeps confined ones from all others.
     ///
     /// # Errors
-    /// When the folder cannot be made.
-    pub fn open(&self, run: &str, left: Left) -> io::Result<Workspace> {
-        let Inner { root, sharing, .. } = self.inner.as_ref();
-        self.sweep();
-        let process = std::process::id();
+    /// When the folder cannot be made, or it is not known whose it is.
+    pub fn open(&self, context: &Context) -> Result<Workspace, WorkspaceError> {
+        self.open_of(&context.run_id().to_string(), context.requester(), context.left())
+    }
+
+    fn open_of(&self, run: &str, requester: Option<&Requester>, left: Left) -> Result<Workspace, WorkspaceError> {
+        let Inner { root, sharing, own, made, .. } = self.inner.as_ref();
+        self.inner.sweep();
         let folder = match sharing {
-            Sharing::Shared => root.clone(),
             Sharing::Call => {
-                let folder = root.join(format!("call-{process}-{}", MADE.fetch_add(1, Ordering::Relaxed)));
-                self.make(&folder)?;
+                let folder = own.folder.join(format!("call-{}", made.fetch_add(1, Ordering::Relaxed)));
+                self.inner.make(&folder)?;
                 folder
             }
             Sharing::Run => {
                 let run: String = run.chars().map(|c| if c.is_ascii_alphanumeric() { c } else { '_' }).collect();
-                let folder = root.join(format!("run-{process}-{run}"));
+                let folder = own.folder.join(run);
                 let mut runs = self.inner.runs.lock().unwrap_or_else(PoisonError::into_inner);
                 if !runs.contains_key(&folder) {
-                    self.make(&folder)?;
+                    self.inner.make(&folder)?;
                 }
                 let users = runs.entry(folder.clone()).or_insert(Users { count: 0, last: Instant::now() });
                 users.count += 1;
+                folder
+            }
+            Sharing::Tenant => {
+                let name = match &requester.ok_or(WorkspaceError::NoRequester)?.tenant {
+                    Some(tenant) => format!("{OF_TENANT}{tenant}"),
+                    None => OF_NO_TENANT.to_owned(),
+                };
+                let folder = root.join(name);
+                self.inner.keep(&folder)?;
                 folder
             }
         };
         Ok(Workspace { folder, workspaces: self.clone(), left })
     }
 
-    fn make(&self, folder: &Path) -> io::Result<()> {
-        fs::DirBuilder::new().mode(0o700).create(folder)?;
-        match self.inner.user {
+    /// A folder for programs that serve the calls of all, beside the others.
+    ///
+    /// # Errors
+    /// When the folder cannot be made.
+    pub fn of_servers(&self) -> Result<PathBuf, WorkspaceError> {
+        let folder = self.inner.root.join(OF_SERVERS);
+        self.inner.keep(&folder).map(|()| folder)
+    }
+}
+
+impl Inner {
+    fn make(&self, folder: &Path) -> Result<(), WorkspaceError> {
+        let made = fs::DirBuilder::new().mode(0o700).create(folder);
+        let owned = made.and_then(|()| match self.user {
             Some(User { uid, gid }) => chown(folder, Some(uid), Some(gid)),
             None => Ok(()),
+        });
+        owned.map_err(|source| WorkspaceError::Make { folder: folder.to_owned(), source })
+    }
+
+    /// Makes a folder that stays, unless it is there.
+    fn keep(&self, folder: &Path) -> Result<(), WorkspaceError> {
+        match self.make(folder) {
+            // A link would lead elsewhere.
+            Err(WorkspaceError::Make { source, .. })
+                if source.kind() == io::ErrorKind::AlreadyExists
+                    && folder.symlink_metadata().is_ok_and(|found| found.is_dir()) =>
+            {
+                Ok(())
+            }
+            made => made,
         }
     }
 
     /// Removes the folders of runs that were idle for too long.
     fn sweep(&self) {
-        let mut runs = self.inner.runs.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut runs = self.runs.lock().unwrap_or_else(PoisonError::into_inner);
         runs.retain(|folder, users| {
-            let is_idle = users.count == 0 && users.last.elapsed() >= self.inner.idle;
+            let is_idle = users.count == 0 && users.last.elapsed() >= self.idle;
             if is_idle {
-                remove(folder);
+                report(folder, remove(folder));
             }
             !is_idle
         });
     }
+
+    fn whose(&self) -> &'static str {
+        self.sharing.name()
+    }
+}
+
+impl Own {
+    fn make(root: &Path) -> io::Result<Self> {
+        loop {
+            let made = tempfile::Builder::new().prefix(OF_WORKER).tempdir_in(root)?.keep();
+            // A worker that starts at this moment may have taken it for one that was left.
+            let Some(lock) = lock(&made)? else { continue };
+            // The user of programs passes through it, and does not see which folders are there.
+            fs::set_permissions(&made, fs::Permissions::from_mode(0o711))?;
+            return Ok(Self { folder: made, _lock: lock });
+        }
+    }
+}
+
+impl Drop for Own {
+    fn drop(&mut self) {
+        report(&self.folder, remove(&self.folder));
+    }
+}
+
+/// Locks a folder; `None` if another process has locked it, or it is gone.
+fn lock(folder: &Path) -> io::Result<Option<OwnedFd>> {
+    let flags = OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::RDONLY;
+    let opened = match openat(CWD, folder, flags, Mode::empty()) {
+        Err(rustix::io::Errno::NOENT) => return Ok(None),
+        opened => opened?,
+    };
+    match flock(&opened, FlockOperation::NonBlockingLockExclusive) {
+        Err(rustix::io::Errno::WOULDBLOCK) => Ok(None),
+        locked => Ok(locked.map(|()| Some(opened))?),
+    }
+}
+
+/// Removes the folders of workers that do not live any more.
+fn remove_remains(root: &Path) -> io::Result<()> {
+    for entry in fs::read_dir(root)?.flatten() {
+        let is_folder = entry.file_type().is_ok_and(|kind| kind.is_dir());
+        if !is_folder || !entry.file_name().to_string_lossy().starts_with(OF_WORKER) {
+            continue;
+        }
+        if let Some(_lock) = lock(&entry.path())? {
+            report(&entry.path(), remove(&entry.path()));
+        }
+    }
+    Ok(())
 }
 
 /// The folder of a call while the call runs.
@@ -196,55 +341,92 @@ impl Workspace {
     }
 
     /// Resolves when the folder holds more than it may, which is measured twice a second: a fast program exceeds it
-    /// until then. May be dropped while it waits. Never resolves for a shared folder.
+    /// until then. May be dropped while it waits.
     pub async fn exceeded(&self) -> QuotaExceeded {
         loop {
             sleep(MEASURE_PAUSE).await;
-            let (folder, quota, whose) = (self.folder.clone(), self.workspaces.inner.quota, self.whose());
-            if self.workspaces.inner.sharing == Sharing::Shared {
-                std::future::pending::<()>().await;
-            }
-            let measured = tokio::task::spawn_blocking(move || check(&folder, quota, whose)).await;
-            if let Ok(Err(exceeded)) = measured {
+            if let Err(exceeded) = self.check().await {
                 return exceeded;
             }
         }
     }
 
-    fn whose(&self) -> &'static str {
-        match self.workspaces.inner.sharing {
-            Sharing::Shared => "worker",
-            Sharing::Call => "call",
-            Sharing::Run => "run",
+    /// Does the work of a call, which fails when the folder holds more than it may.
+    ///
+    /// # Errors
+    /// That, and those of the work.
+    pub async fn bounded<T>(&self, work: impl Future<Output = Result<T, ToolError>>) -> Result<T, ToolError> {
+        let done = tokio::select! {
+            biased;
+            done = work => done?,
+            exceeded = self.exceeded() => return Err(exceeded.into()),
+        };
+        // Work that is shorter than the pause between two measurements fills a folder as well.
+        if self.workspaces.inner.sharing != Sharing::Call {
+            self.check().await?;
         }
+        Ok(done)
+    }
+
+    /// Measures the folder.
+    ///
+    /// # Errors
+    /// When it holds more than it may.
+    pub async fn check(&self) -> Result<(), QuotaExceeded> {
+        let inner = &self.workspaces.inner;
+        let (folder, quota, whose) = (self.folder.clone(), inner.quota, inner.whose());
+        tokio::task::spawn_blocking(move || check(&folder, quota, whose)).await.unwrap_or(Ok(()))
     }
 }
 
 impl Drop for Workspace {
     fn drop(&mut self) {
-        let workspaces = self.workspaces.clone();
-        match workspaces.inner.sharing {
-            Sharing::Shared => {}
+        let inner = &self.workspaces.inner;
+        match inner.sharing {
+            Sharing::Tenant => {}
             Sharing::Call => {
                 let folder = self.folder.clone();
                 match Handle::try_current() {
                     // The call is not over before its folder is gone.
-                    Ok(runtime) => {
-                        let removing = runtime.spawn_blocking(move || remove(&folder));
-                        self.left.keep(async { drop(removing.await) }, &runtime);
-                    }
-                    Err(_) => remove(&folder),
+                    Ok(runtime) => self.left.keep(remove_surely(folder), &runtime),
+                    Err(_) => report(&folder, remove(&folder)),
                 }
             }
             Sharing::Run => {
-                let mut runs = workspaces.inner.runs.lock().unwrap_or_else(PoisonError::into_inner);
+                let mut runs = inner.runs.lock().unwrap_or_else(PoisonError::into_inner);
                 if let Some(users) = runs.get_mut(&self.folder) {
                     (users.count, users.last) = (users.count.saturating_sub(1), Instant::now());
                 }
                 drop(runs);
-                workspaces.sweep();
+                if let Ok(runtime) = Handle::try_current() {
+                    let (inner, idle): (Weak<Inner>, _) = (Arc::downgrade(inner), inner.idle);
+                    drop(runtime.spawn(async move {
+                        sleep(idle).await;
+                        if let Some(inner) = inner.upgrade() {
+                            drop(tokio::task::spawn_blocking(move || inner.sweep()).await);
+                        }
+                    }));
+                }
             }
         }
+    }
+}
+
+/// Removes a folder in which processes that were killed may still write.
+async fn remove_surely(folder: PathBuf) {
+    for _ in 1..REMOVALS_MAX {
+        let removing = folder.clone();
+        if let Ok(Ok(())) = tokio::task::spawn_blocking(move || remove(&removing)).await {
+            return;
+        }
+        sleep(REMOVAL_PAUSE).await;
+    }
+    report(&folder, remove(&folder));
+}
+
+fn report(folder: &Path, removed: io::Result<()>) {
+    if let Err(error) = removed {
+        tracing::warn!(folder = %folder.display(), %error, "removing the folder of a call, run or worker failed");
     }
 }
 
@@ -273,29 +455,17 @@ fn check(folder: &Path, quota: Quota, whose: &'static str) -> Result<(), QuotaEx
     Ok(())
 }
 
-/// Folders of workers that do not live any more.
-fn remains(root: &Path) -> io::Result<Vec<PathBuf>> {
-    let is_dead = |name: &str| {
-        let rest = name.strip_prefix("call-").or_else(|| name.strip_prefix("run-"));
-        let process = rest.and_then(|rest| rest.split_once('-')?.0.parse::<i32>().ok());
-        let process = process.and_then(rustix::process::Pid::from_raw);
-        process
-            .is_some_and(|process| matches!(rustix::process::test_kill_process(process), Err(rustix::io::Errno::SRCH)))
+/// Removes a folder with all in it. One that is gone is no error.
+fn remove(folder: &Path) -> io::Result<()> {
+    let is_gone = |removed: io::Result<()>| match removed {
+        Err(error) if error.kind() == io::ErrorKind::NotFound && !folder.exists() => Ok(()),
+        removed => removed,
     };
-    let entries = fs::read_dir(root)?.flatten();
-    let dead = entries.filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir()));
-    let dead = dead.filter(|entry| is_dead(&entry.file_name().to_string_lossy()));
-    Ok(dead.map(|entry| entry.path()).collect())
-}
-
-/// Removes a folder with all in it, in which nothing runs any more.
-fn remove(folder: &Path) {
-    let Err(error) = fs::remove_dir_all(folder) else { return };
-    // A program may have taken the owner's own rights away.
-    open_up(folder);
-    if fs::remove_dir_all(folder).is_err() {
-        tracing::warn!(folder = %folder.display(), %error, "removing the folder of a call or run failed");
-    }
+    is_gone(fs::remove_dir_all(folder)).or_else(|_| {
+        // A program may have taken the owner's own rights away.
+        open_up(folder);
+        is_gone(fs::remove_dir_all(folder))
+    })
 }
 
 fn open_up(folder: &Path) {
@@ -315,15 +485,23 @@ mod tests {
 
     fn workspaces(root: &Path, sharing: Sharing) -> Workspaces {
         let quota = Quota { bytes: 64 * 1024, files: 20 };
-        Workspaces::new(root, sharing, quota, Duration::ZERO, None).unwrap()
+        Workspaces::removing_after(Duration::ZERO, root, sharing, quota, None).unwrap()
+    }
+
+    fn of(tenant: Option<&str>) -> Requester {
+        Requester { tenant: tenant.map(|tenant| tenant.parse().unwrap()), ..Requester::default() }
+    }
+
+    fn open(workspaces: &Workspaces, run: &str) -> Workspace {
+        workspaces.open_of(run, None, Left::default()).unwrap()
     }
 
     #[tokio::test]
     async fn each_call_has_a_folder_that_goes_with_it() {
         let root = tempfile::tempdir().unwrap();
         let (workspaces, left) = (workspaces(root.path(), Sharing::Call), Left::default());
-        let first = workspaces.open("a", left.clone()).unwrap();
-        let second = workspaces.open("a", left.clone()).unwrap();
+        let first = workspaces.open_of("a", None, left.clone()).unwrap();
+        let second = workspaces.open_of("a", None, left.clone()).unwrap();
         assert_ne!(first.folder(), second.folder());
         let folder = first.folder().to_owned();
         fs::create_dir_all(folder.join("closed/inside")).unwrap();
@@ -337,27 +515,49 @@ mod tests {
     async fn the_calls_of_a_run_share_a_folder_until_it_is_idle() {
         let root = tempfile::tempdir().unwrap();
         let workspaces = workspaces(root.path(), Sharing::Run);
-        let first = workspaces.open("a/../b", Left::default()).unwrap();
-        let second = workspaces.open("a/../b", Left::default()).unwrap();
-        let other = workspaces.open("c", Left::default()).unwrap();
+        let (first, second) = (open(&workspaces, "a/../b"), open(&workspaces, "a/../b"));
+        let other = open(&workspaces, "c");
         assert_eq!(first.folder(), second.folder());
         assert_ne!(first.folder(), other.folder());
-        assert_eq!(first.folder().parent(), Some(root.path().canonicalize().unwrap().as_path()));
+        assert_eq!(first.folder().parent(), other.folder().parent());
         let folder = first.folder().to_owned();
         drop(first);
+        workspaces.inner.sweep();
         assert!(folder.exists());
         drop(second);
+        workspaces.inner.sweep();
         assert!(!folder.exists() && other.folder().exists());
+    }
+
+    #[tokio::test]
+    async fn each_tenant_has_a_folder_that_stays_and_an_unknown_one_has_none() {
+        let root = tempfile::tempdir().unwrap();
+        let workspaces = workspaces(root.path(), Sharing::Tenant);
+        let folder = |requester: &Requester| {
+            let opened = workspaces.open_of("a", Some(requester), Left::default()).unwrap();
+            assert!(opened.folder().is_dir());
+            opened.folder().to_owned()
+        };
+        let (acme, rival, nobody) = (folder(&of(Some("acme"))), folder(&of(Some("rival"))), folder(&of(None)));
+        assert_eq!(acme, folder(&of(Some("acme"))));
+        assert!(acme.is_dir() && acme != rival && acme != nobody && rival != nobody);
+        let unknown = workspaces.open_of("a", None, Left::default()).unwrap_err();
+        assert!(matches!(unknown, WorkspaceError::NoRequester));
+        fs::remove_dir(&rival).unwrap();
+        std::os::unix::fs::symlink(&acme, &rival).unwrap();
+        let link = workspaces.open_of("a", Some(&of(Some("rival"))), Left::default());
+        assert!(matches!(link, Err(WorkspaceError::Make { .. })), "a link leads to another tenant");
     }
 
     #[tokio::test]
     async fn a_folder_that_holds_too_much_is_noticed() {
         let root = tempfile::tempdir().unwrap();
         let workspaces = workspaces(root.path(), Sharing::Call);
-        let large = workspaces.open("a", Left::default()).unwrap();
+        let large = open(&workspaces, "a");
+        assert_eq!(large.check().await, Ok(()));
         fs::write(large.folder().join("large"), vec![1; 128 * 1024]).unwrap();
         assert!(large.exceeded().await.to_string().contains("of this call holds"));
-        let many = workspaces.open("a", Left::default()).unwrap();
+        let many = open(&workspaces, "a");
         for number in 0..21 {
             fs::write(many.folder().join(number.to_string()), "").unwrap();
         }
@@ -366,23 +566,19 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_shared_folder_is_the_root_and_stays() {
+    async fn what_killed_workers_left_is_removed_and_what_living_ones_have_stays() {
         let root = tempfile::tempdir().unwrap();
-        let workspaces = workspaces(root.path(), Sharing::Shared);
-        drop(workspaces.open("a", Left::default()).unwrap());
-        assert!(root.path().exists());
-    }
-
-    #[test]
-    fn folders_of_workers_that_were_killed_are_removed() {
-        let root = tempfile::tempdir().unwrap();
-        let own = format!("call-{}-7", std::process::id());
-        for name in ["call-4194305-0", "run-4194305-a", own.as_str(), "call-me", "other"] {
-            fs::create_dir(root.path().join(name)).unwrap();
+        let living = workspaces(root.path(), Sharing::Run);
+        let used = open(&living, "a");
+        for name in ["worker-dead", "tenant-acme", "other"] {
+            fs::create_dir_all(root.path().join(name).join("call-1")).unwrap();
         }
-        workspaces(root.path(), Sharing::Call);
-        let mut left: Vec<_> = fs::read_dir(root.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
-        left.sort();
-        assert_eq!(left, [own.as_str(), "call-me", "other"]);
+        let next = workspaces(root.path(), Sharing::Call);
+        let exists = |name: &str| root.path().join(name).exists();
+        assert!(!exists("worker-dead") && exists("tenant-acme") && exists("other"));
+        assert!(used.folder().is_dir() && open(&next, "a").folder().is_dir());
+        let own = next.inner.own.folder.clone();
+        drop(next);
+        assert!(!own.exists(), "a worker that ends leaves nothing");
     }
 }

@@ -123,7 +123,7 @@ where
     let spec =
         CallSpec::new(id, Acts::NAME.parse().expect("a tool name"), arguments.to_string(), route, Timestamp(u64::MAX));
     let run = "run_00_01890000000070008000000000000000".parse().expect("a run id");
-    let job = Job { run, call: CallIndex(0), pool, spec: Arc::new(spec), is_stored: true };
+    let job = Job { run, call: CallIndex(0), pool, spec: Arc::new(spec), requester: None, is_stored: true };
     let prepared = table.prepare(&job.spec.tool, &job.spec.arguments);
     let token = CancellationToken::new;
     let signals = Signals { cancel: token(), give_back: token(), lease_lost: token() };

@@ -9,6 +9,8 @@ use serde_json::json;
 use telemetry::admin::Process;
 use tokio_util::sync::CancellationToken;
 
+use crate::{SandboxReport, WorkerSandbox};
+
 #[derive(Debug, Default)]
 pub(crate) struct Progress {
     /// The broker answers its requests for jobs, or all its slots are taken.
@@ -28,10 +30,15 @@ impl Progress {
         worker: &WorkerId,
         pool: &PoolId,
         slots: u32,
+        sandbox: Option<&SandboxReport>,
         stop: CancellationToken,
     ) -> Process {
         let (progress, worker, pool) = (Arc::clone(self), worker.to_string(), pool.to_string());
         let pulls = Arc::clone(self);
+        let sandbox = sandbox.map(|SandboxReport { effective, gaps }| {
+            let WorkerSandbox { level, workspace, network } = effective;
+            json!({ "level": level, "workspace": workspace, "network": network, "gaps": gaps })
+        });
         Process {
             is_ready: Box::new(move || pulls.pulling.load(Relaxed) && !stop.is_cancelled()),
             stats: Box::new(move || {
@@ -39,6 +46,7 @@ impl Progress {
                 let free = slots.saturating_sub(running);
                 let stats = json!({
                     "worker": worker, "pool": pool, "slots": slots, "running": running, "free_slots": free,
+                    "sandbox": sandbox,
                 });
                 Box::pin(async { Ok(stats) })
             }),

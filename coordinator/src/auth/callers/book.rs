@@ -160,7 +160,11 @@ impl Rights {
     }
 
     pub(crate) fn has(&self, role: Role) -> bool {
-        self.roles.contains(&role) || self.roles.contains(&Role::Admin)
+        self.roles.has(role)
+    }
+
+    pub(super) fn roles(&self) -> Roles {
+        self.roles
     }
 
     pub(crate) fn may_call(&self, entry: &Entry) -> bool {
@@ -387,7 +391,7 @@ impl Book {
             None
         });
         let known_roles = raw.known_roles(&mut wrong);
-        raw.check_tenant(&known_roles, &mut wrong);
+        raw.check_tenant(known_roles, &mut wrong);
         if !raw.jwt.is_empty() && !takes_tokens {
             wrong("jwt", "tokens need a section [jwt] with their issuer".to_owned());
         }
@@ -435,22 +439,23 @@ impl Book {
 impl RawCaller {
     /// The roles that exist; the others are mistakes.
     fn known_roles(&self, wrong: &mut impl FnMut(&str, String)) -> Roles {
-        let mut known_roles = Roles::new();
+        let mut known = Vec::new();
         for (number, text) in self.roles.iter().enumerate() {
             match text.parse() {
-                Ok(role) => drop(known_roles.insert(role)),
+                Ok(role) => known.push(role),
                 Err(()) => wrong(&format!("roles[{number}]"), format!("{text:?} is not one of {}", roles())),
             }
         }
+        let known_roles = Roles::from_iter(known);
         if known_roles.is_empty() {
             wrong("roles", format!("name at least one of {}", roles()));
         }
         known_roles
     }
 
-    fn check_tenant(&self, known_roles: &Roles, wrong: &mut impl FnMut(&str, String)) {
+    fn check_tenant(&self, known_roles: Roles, wrong: &mut impl FnMut(&str, String)) {
         let has_tenant = self.tenant.is_some() || self.tenant_claim.is_some();
-        if !has_tenant && !known_roles.contains(&Role::Admin) {
+        if !has_tenant && !known_roles.has(Role::Admin) {
             wrong("tenant", "only an admin may have no tenant".to_owned());
         }
         if self.tenant.is_some() && self.tenant_claim.is_some() {

@@ -232,7 +232,7 @@ fn several_pools_of_a_tool_get_calls_by_their_slots_and_not_by_their_names() {
     let mut seen = seen(&[("one", "a", named("x")), ("two", "b", named("x"))], both, Tenancy::Open);
     for (pool, set, slots) in [("one", "a", 1), ("two", "b", 3)] {
         let (tools, release) = (set.parse().unwrap(), String::new());
-        let worker = Worker { tools, pulling: true, slots, draining: false, release };
+        let worker = Worker { tools, pulling: true, slots, draining: false, release, sandbox: None };
         seen.0.worker_lives(pool.parse().unwrap(), "w".parse().unwrap(), worker);
     }
     let tool = "x".parse().unwrap();
@@ -255,7 +255,7 @@ fn rolled_out(share: u8, lives: [bool; 2], fit: bool) -> (usize, String) {
     assert!(catalog.refused.is_empty(), "{:?}", catalog.refused);
     let mut registry = Registry { catalog: catalog.into(), views: views.into(), ..Registry::default() };
     for (pool, tools) in alive {
-        let worker = Worker { tools, pulling: true, slots: 1, draining: false, release: String::new() };
+        let worker = Worker { tools, pulling: true, slots: 1, draining: false, release: String::new(), sandbox: None };
         registry.worker_lives(pool, "w".parse().unwrap(), worker);
     }
     let tool = "x".parse().unwrap();

@@ -43,7 +43,7 @@ const LAST_LOOK: Duration = Duration::from_secs(2);
 struct Draft<'events> {
     run: RunId,
     events: &'events [Event],
-    job: Option<Dispatch<'events>>,
+    job: Option<&'events Dispatch>,
     subject: String,
     payload: Bytes,
     expected: u64,
@@ -69,7 +69,7 @@ impl<'events> Draft<'events> {
     fn new(
         run: RunId,
         events: &'events [Event],
-        job: Option<Dispatch<'events>>,
+        job: Option<&'events Dispatch>,
         expected: u64,
     ) -> Result<Self, AppendError> {
         let Some(place) = SubjectKind::of(events) else { return Err(AppendError::Conflict) };
@@ -91,7 +91,7 @@ impl Journal {
         &self,
         run: RunId,
         events: &[Event],
-        job: Option<Dispatch<'_>>,
+        job: Option<&Dispatch>,
         expected: u64,
     ) -> Result<u64, AppendError> {
         let draft = Draft::new(run, events, job, expected)?;
@@ -238,7 +238,7 @@ impl Journal {
     fn note_stored(&self, draft: &Draft<'_>, sequence: u64) {
         self.room.take(draft.payload.len());
         if let Some(began) = draft.began {
-            trace::sent(draft.run, draft.events, draft.job.map(|job| job.spec), sequence, began);
+            trace::sent(draft.run, draft.events, draft.job.map(|job| &*job.spec), sequence, began);
         }
     }
 

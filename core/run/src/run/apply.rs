@@ -72,6 +72,7 @@ impl Run {
         self.client_only = opened.client_only;
         self.tenant.clone_from(&opened.tenant);
         self.caller.clone_from(&opened.caller);
+        self.roles = opened.roles;
         self.tools.clone_from(&opened.tools);
         self.rules = opened.rules;
         self.context.clone_from(&opened.context);

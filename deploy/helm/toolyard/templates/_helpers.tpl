@@ -464,6 +464,17 @@ imagePullSecrets:
 - {name: TOOLYARD_SLOTS, value: {{ $pool.slots | default 16 | int | quote }}}
 - {name: TOOLYARD_DRAIN, value: {{ include "toolyard.drain" $pool | quote }}}
 - {name: TOOLYARD_ROOT, value: /workspace}
+{{- with $pool.sandbox }}
+{{- if ne (.level | default "auto") "auto" }}
+- {name: TOOLYARD_SANDBOX, value: {{ .level }}}
+{{- end }}
+{{- with .folders }}
+- {name: TOOLYARD_WORKSPACE, value: {{ . }}}
+{{- end }}
+{{- if .network }}
+- {name: TOOLYARD_NETWORK, value: "true"}
+{{- end }}
+{{- end }}
 - {name: HOME, value: /tmp}
 {{- end }}
 

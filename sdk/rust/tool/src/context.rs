@@ -5,7 +5,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use bytes::Bytes;
-use run::{AttemptNumber, CallId, CallIndex, CallSpec, Chunk, ChunkIndex, Content, Progress, RunId, ToolName, limit};
+use run::{
+    AttemptNumber, CallId, CallIndex, CallSpec, CallerName, Chunk, ChunkIndex, Content, Progress, Requester, Roles,
+    RunId, TenantId, ToolName, limit,
+};
 use serde::Serialize;
 use tokio::runtime::Handle;
 use tokio::sync::mpsc;
@@ -34,6 +37,8 @@ pub struct Execution {
     pub run: RunId,
     pub index: CallIndex,
     pub call: Arc<CallSpec>,
+    /// Who asked for the run; `None` if the coordinator does not say it.
+    pub requester: Option<Requester>,
     pub attempt: AttemptNumber,
     /// The chunk to go on with.
     pub from: ChunkIndex,
@@ -127,6 +132,35 @@ impl Context {
     #[must_use]
     pub fn attempt(&self) -> u32 {
         self.execution.attempt.0
+    }
+
+    /// For whom the call is: tenant, caller and roles. `None` if the coordinator is of a release that does not send it,
+    /// which is not the same as a run without a tenant.
+    #[must_use]
+    pub fn requester(&self) -> Option<&Requester> {
+        self.execution.requester.as_ref()
+    }
+
+    /// The tenant of the run, if it has one. A coordinator with `--auth` vouches for it: it is the caller's own, or an
+    /// admin named it. Without `--auth` it is what the request named.
+    #[must_use]
+    pub fn tenant(&self) -> Option<&TenantId> {
+        self.requester()?.tenant.as_ref()
+    }
+
+    /// The caller who opened the run, as the coordinator authenticated it: its name in the file of callers, and after a
+    /// slash the subject of its token. Nothing in a request can change it. `None` without `--auth`, and for calls of
+    /// some runs if the coordinator is of a release that does not send it.
+    #[must_use]
+    pub fn caller(&self) -> Option<&CallerName> {
+        self.requester()?.caller.as_ref()
+    }
+
+    /// The roles that the caller had when the run was opened; none if [`Self::caller`] is `None`. They stay the same
+    /// for all attempts, and for calls that are added to the run.
+    #[must_use]
+    pub fn roles(&self) -> Roles {
+        self.requester().map(|requester| requester.roles).unwrap_or_default()
     }
 
     /// Metadata from the caller for the tool, which the model neither sees nor sets.

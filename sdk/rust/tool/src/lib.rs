@@ -34,9 +34,9 @@ pub use proto::names::PARTIAL_IMAGE;
 pub use question::{Answer, Question};
 pub use records::{Record, RecordError, RecordPage, Records};
 pub use run::{
-    AfterPartialOutput, Alias, Backoff, CallError, CallId, Chunk, Concurrency, Content, Effects, ErrorKind, File,
-    InvalidId, Manifest, Object, ObjectId, Origin, Permission, Policy, Progress, ResultUse, RetryOn, RunId, ToolName,
-    Version, Violation,
+    AfterPartialOutput, Alias, Backoff, CallError, CallId, CallerName, Chunk, Concurrency, Content, Effects, ErrorKind,
+    File, InvalidId, Manifest, Object, ObjectId, Origin, Permission, Policy, Progress, Requester, ResultUse, RetryOn,
+    Role, Roles, RunId, TenantId, ToolName, Version, Violation,
 };
 pub use schema::InvalidSchema;
 pub use table::{InvalidTool, NotHosted, Table};

@@ -4,8 +4,8 @@ pub use proto::convert::object::ChunkRequest;
 pub use proto::convert::record::{RecordOperation, RecordReply, RecordRequest};
 pub use proto::convert::worker::{Unanswered, UserAnswer};
 pub use run::{
-    Approval, AttemptNumber, CallIndex, CallSpec, ChunkIndex, Completion, Fields, Nonce, PoolId, Route, Timestamp,
-    WithoutWorker,
+    Approval, AttemptNumber, CallIndex, CallSpec, ChunkIndex, Completion, Fields, Nonce, PoolId, Requester, Route,
+    Timestamp, WithoutWorker,
 };
 
 pub use crate::context::{Execution, Stop};

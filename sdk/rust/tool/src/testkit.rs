@@ -50,6 +50,7 @@ use crate::table::Table;
 use crate::tool::Tool;
 
 pub use records::Records;
+pub use run::Requester;
 
 /// Chunks that may wait to be received, as in a worker; then the tool waits.
 const CHUNKS_WAITING_MAX: usize = 256;
@@ -128,6 +129,14 @@ pub async fn call_unstored(table: &Table, tool: &str, arguments: Value) -> Calle
     start_with(table, tool, arguments, Beside { is_unstored: true, ..Beside::default() }).end().await
 }
 
+/// Calls a tool of a table for this tenant and caller, and waits for its end. Other calls of the test kit have neither.
+///
+/// # Panics
+/// As [`call_in`].
+pub async fn call_for(table: &Table, tool: &str, arguments: Value, requester: Requester) -> Called {
+    start_with(table, tool, arguments, Beside { requester, ..Beside::default() }).end().await
+}
+
 /// What a call has beside its arguments.
 #[derive(Default)]
 struct Beside {
@@ -135,11 +144,13 @@ struct Beside {
     files: Vec<(String, Bytes)>,
     asker: Option<Asker>,
     is_unstored: bool,
+    requester: Requester,
 }
 
 fn start_with(table: &Table, tool: &str, arguments: Value, beside: Beside) -> Call {
-    let Beside { context: given, files, asker, is_unstored } = beside;
+    let Beside { context: given, files, asker, is_unstored, requester } = beside;
     launch(table, (tool, arguments), given, |context| {
+        context.execution.requester = Some(requester);
         if !files.is_empty() {
             give(context, files);
         }
@@ -216,6 +227,7 @@ pub(crate) fn context(
         run: RUN.parse().expect("a run id"),
         index: CallIndex(0),
         call: Arc::new(call),
+        requester: Some(Requester::default()),
         attempt: AttemptNumber(1),
         deadline: Instant::now() + timeout,
         call_deadline: Instant::now() + Policy::ATTEMPT_TIMEOUT.max(timeout),

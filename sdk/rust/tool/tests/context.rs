@@ -7,7 +7,7 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 use toolyard_tool::interceptor::{LargeResult, ResultCache};
 use toolyard_tool::{
-    Context, ErrorKind, Output, PastCall, PastOutcome, TOOL_CALL_HISTORY, Table, ToolError, testkit, tool,
+    Context, ErrorKind, Output, PastCall, PastOutcome, Role, Roles, TOOL_CALL_HISTORY, Table, ToolError, testkit, tool,
 };
 
 #[derive(Debug, Deserialize)]
@@ -120,4 +120,28 @@ async fn state_has_a_limit() {
     assert_eq!(fits.answer(), "Kept.All.");
     let large = testkit::call(Hoard, json!({ "bytes": 8 * 1024 - 2 })).await;
     assert_eq!(large.result.expect_err("it failed").kind, ErrorKind::ResultTooLarge);
+}
+
+/// Tells for whom it runs.
+#[tool(read_only, context_key = "tenant")]
+fn who(context: &Context) -> String {
+    let (tenant, caller) = (context.tenant().map(ToString::to_string), context.caller().map(ToString::to_string));
+    format!("{tenant:?} {caller:?} {}", context.roles().has(Role::Submit))
+}
+
+#[tokio::test]
+async fn a_tool_knows_its_tenant_and_caller_and_a_context_cannot_pretend_to_be_one() {
+    let table = Table::new().host(Who).expect("it can be hosted");
+    let table = table.intercept(ResultCache::new(Duration::from_secs(60), 1 << 20));
+    let of = |tenant: &str| testkit::Requester {
+        tenant: Some(tenant.parse().expect("a tenant")),
+        caller: Some("shop/ada".parse().expect("a caller")),
+        roles: Roles::from_iter([Role::Submit]),
+    };
+    for tenant in ["acme", "other", "acme"] {
+        let called = testkit::call_for(&table, "who", json!({}), of(tenant)).await;
+        assert_eq!(called.answer(), format!("Some({tenant:?}) Some(\"shop/ada\") true"), "a result kept for another");
+    }
+    let called = testkit::call_given(&table, "who", json!({}), json!({ "tenant": "acme" })).await;
+    assert_eq!(called.answer(), "None None false");
 }

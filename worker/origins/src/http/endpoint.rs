@@ -14,9 +14,13 @@ use url::Url;
 use super::answer;
 use super::client::{Client, Outgoing, SendError};
 use crate::given::Given;
+use crate::requester;
 
 /// Formats that a response may have; anything else is accepted too.
 const ACCEPTED: &str = "application/json, text/event-stream, application/x-ndjson, text/*;q=0.9, */*;q=0.8";
+/// The headers of a call's tenant, its caller, and the caller's roles with commas between them. No argument can set
+/// them.
+const CALLER_HEADERS: [&str; 3] = ["toolyard-tenant", "toolyard-caller", "toolyard-roles"];
 /// Bytes of an address with its arguments.
 const URL_BYTES_MAX: usize = 16 * 1024;
 
@@ -35,6 +39,8 @@ pub(crate) struct Endpoint {
     pub(crate) body: BodyFormat,
     /// The header that is sent the id of the call, the same in each attempt.
     pub(crate) idempotency_header: Option<HeaderName>,
+    /// The service is sent for whom the call is: [`CALLER_HEADERS`].
+    pub(crate) caller_headers: bool,
     pub(crate) connect_timeout: Duration,
     pub(crate) idle_timeout: Duration,
     pub(crate) response_bytes_max: usize,
@@ -164,6 +170,13 @@ impl Endpoint {
             let key = format!("{}/{}", context.run_id(), context.call_id());
             let key = HeaderValue::from_str(&key).map_err(|_| self.unusable(name.as_str(), "the call's id"))?;
             parts.headers.insert(name, key);
+        }
+        if self.caller_headers {
+            for (name, value) in CALLER_HEADERS.into_iter().zip(requester(context)).filter(|(_, text)| !text.is_empty())
+            {
+                let value = HeaderValue::from_bytes(value.as_bytes());
+                parts.headers.insert(name, value.map_err(|_| self.unusable(name, "it cannot be sent in a header"))?);
+            }
         }
         let url = address(&parts.url, &parts.query)?;
         Ok(Outgoing { method: self.method.clone(), url, headers: parts.headers, body })

@@ -98,6 +98,7 @@ pub(super) struct Settings {
     pub(super) query: Vec<(String, Given)>,
     body: BodyFormat,
     pub(super) idempotency_header: Option<HeaderName>,
+    pub(super) caller_headers: bool,
     pub(super) connect_timeout: Duration,
     pub(super) response_bytes_max: usize,
 }
@@ -110,6 +111,7 @@ struct Written {
     query: BTreeMap<String, Value>,
     body: BodyFormat,
     idempotency_header: Option<String>,
+    caller_headers: bool,
     connect_timeout_ms: Option<u64>,
     response_bytes_max: Option<u64>,
 }
@@ -226,6 +228,7 @@ impl Settings {
             query: query.collect::<Result<_, String>>()?,
             body: written.body,
             idempotency_header: written.idempotency_header.as_deref().map(header).transpose()?,
+            caller_headers: written.caller_headers,
             connect_timeout: connect,
             response_bytes_max: usize::try_from(bytes).unwrap_or(usize::MAX),
         })
@@ -303,8 +306,7 @@ fn effects_of(method: &Method) -> Effects {
 impl Single {
     /// The tool, and its manifest.
     pub(super) fn endpoint(&self, client: &Arc<Client>) -> (Endpoint, About) {
-        let Settings { headers, query, body, idempotency_header, connect_timeout, response_bytes_max } =
-            self.settings.clone();
+        let settings = self.settings.clone();
         let has_body = matches!(self.method, Method::POST | Method::PUT | Method::PATCH);
         let endpoint = Endpoint {
             client: Arc::clone(client),
@@ -312,13 +314,14 @@ impl Single {
             url: self.url.clone(),
             places: self.places.clone(),
             others: if has_body { Others::Body } else { Others::Query },
-            headers,
-            query,
-            body,
-            idempotency_header,
-            connect_timeout,
+            headers: settings.headers,
+            query: settings.query,
+            body: settings.body,
+            idempotency_header: settings.idempotency_header,
+            caller_headers: settings.caller_headers,
+            connect_timeout: settings.connect_timeout,
             idle_timeout: self.described.idle_timeout(IDLE_TIMEOUT),
-            response_bytes_max,
+            response_bytes_max: settings.response_bytes_max,
         };
         (endpoint, self.described.about(Origin::External, effects_of(&self.method), TIMEOUT))
     }

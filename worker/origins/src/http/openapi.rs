@@ -281,7 +281,9 @@ pub(crate) fn argument_header(name: &str) -> Result<HeaderName, String> {
         "expect",
     ];
     match name.parse::<HeaderName>() {
-        Ok(header) if own.contains(&header.as_str()) => Err(format!("{name} is no header that an argument may set")),
+        Ok(header) if own.contains(&header.as_str()) || header.as_str().starts_with("toolyard-") => {
+            Err(format!("{name} is no header that an argument may set"))
+        }
         Ok(header) => Ok(header),
         Err(_) => Err(format!("{name:?} is no name of a header")),
     }

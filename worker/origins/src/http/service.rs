@@ -175,6 +175,7 @@ impl Written {
             query: settings.query,
             body: BodyFormat::Json,
             idempotency_header: settings.idempotency_header,
+            caller_headers: settings.caller_headers,
             connect_timeout: settings.connect_timeout,
             idle_timeout,
             response_bytes_max: settings.response_bytes_max,

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use ::run::Effects;
-use sandbox::{Exit, Report, Request, Sandbox};
+use sandbox::{Exit, Report, Request, Sandbox, Workspaces};
 use serde::Deserialize;
 use serde_json::{Map, Value};
 use tokio::io::AsyncReadExt as _;
@@ -50,6 +50,8 @@ pub(super) enum Stderr {
 pub(super) struct Manifest {
     command: Vec<String>,
     folder: PathBuf,
+    /// The folder is written there. Otherwise calls run in their own, if they have one.
+    pub(super) has_folder: bool,
     environment: BTreeMap<String, Given>,
     /// Everything else: name, schema and description.
     fields: Map<String, Value>,
@@ -122,7 +124,8 @@ fn is_executable(path: &Path) -> bool {
 impl Manifest {
     fn of_itself(command: Vec<String>, folder: &Path) -> Self {
         let folder = std::path::absolute(folder).unwrap_or_else(|_| folder.to_owned());
-        Self { command, folder, environment: BTreeMap::new(), fields: Map::new(), describes_itself: true }
+        let environment = BTreeMap::new();
+        Self { command, folder, has_folder: false, environment, fields: Map::new(), describes_itself: true }
     }
 
     fn parse(mut table: Map<String, Value>, folder: &Path) -> Result<Self, String> {
@@ -134,7 +137,9 @@ impl Manifest {
         if program.contains('/') {
             *program = base.join(&program).display().to_string();
         }
-        let cwd = source::text(&mut table, "cwd")?.map_or_else(|| base.clone(), |cwd| base.join(cwd));
+        let cwd = source::text(&mut table, "cwd")?;
+        let has_folder = cwd.is_some();
+        let cwd = cwd.map_or_else(|| base.clone(), |cwd| base.join(cwd));
         if !cwd.is_dir() {
             return Err(format!("cwd {} is no folder", cwd.display()));
         }
@@ -152,7 +157,7 @@ impl Manifest {
             Some(Value::Bool(describe)) => describe,
             Some(other) => return Err(format!("describe is {other}: write true or false")),
         };
-        let manifest = Self { command, folder: cwd, environment, fields: table, describes_itself };
+        let manifest = Self { command, folder: cwd, has_folder, environment, fields: table, describes_itself };
         if !describes_itself {
             // What is wrong is reported at once.
             Fields::parse(manifest.fields.clone())?;
@@ -250,7 +255,7 @@ impl Complete {
         (self.name.clone(), self.schema.to_string(), about)
     }
 
-    pub(super) fn program(self, sandbox: Sandbox) -> Program {
-        Program { sandbox, manifest: self.manifest, form: self.form, stderr: self.stderr, name: self.name }
+    pub(super) fn program(self, sandbox: Sandbox, workspaces: Option<Workspaces>) -> Program {
+        Program { sandbox, workspaces, manifest: self.manifest, form: self.form, stderr: self.stderr, name: self.name }
     }
 }

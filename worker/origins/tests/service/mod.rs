@@ -117,8 +117,11 @@ async fn echo(request: Request) -> Response {
     let (parts, body) = request.into_parts();
     let body = axum::body::to_bytes(body, 1 << 20).await.unwrap();
     let text = String::from_utf8_lossy(&body).into_owned();
-    let headers: serde_json::Map<String, Value> =
-        parts.headers.iter().map(|(name, value)| (name.to_string(), json!(value.to_str().unwrap()))).collect();
+    let headers: serde_json::Map<String, Value> = parts
+        .headers
+        .iter()
+        .map(|(name, value)| (name.to_string(), json!(String::from_utf8_lossy(value.as_bytes()))))
+        .collect();
     axum::Json(json!({
         "method": parts.method.as_str(),
         "path": parts.uri.path(),

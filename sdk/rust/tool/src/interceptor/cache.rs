@@ -4,7 +4,7 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-use run::Content;
+use run::{CallerName, Content, Role, TenantId};
 use tokio::time::Instant;
 
 use super::{Call, Interceptor, Next};
@@ -16,8 +16,8 @@ const KEEPS_MAX: Duration = Duration::from_secs(24 * 3600);
 /// The approximate size of an entry besides its key and its result.
 const ENTRY_BYTES: usize = 200;
 
-/// Answers a call with the result of an earlier one with the same tool, arguments, files, metadata and context.
-/// Metadata and context count because the result may depend on the user in them.
+/// Answers a call with the result of an earlier one of the same tenant and caller, with the same tool, arguments,
+/// files, metadata and context. These count because the result may depend on the user in them.
 ///
 /// Only for tools that are `read_only`: a second execution of an idempotent tool may be wanted, because the first may
 /// have been undone. Only results are kept, not errors, and only of calls without output, because output is a part of
@@ -98,7 +98,10 @@ fn key(call: &Call<'_>) -> String {
     let context: Vec<_> = call.context().all_given().iter().collect();
     let files = call.context().files().iter().map(|file| (&file.name, file.object.sha256)).collect::<Vec<_>>();
     let (tool, metadata) = (call.tool().as_str(), call.context().metadata());
-    serde_json::json!([tool, metadata, context, files, call.arguments()]).to_string()
+    let tenant = call.context().tenant().map(TenantId::as_str);
+    let caller = call.context().caller().map(CallerName::as_str);
+    let roles: Vec<_> = call.context().roles().iter().map(Role::name).collect();
+    serde_json::json!([tool, tenant, caller, roles, metadata, context, files, call.arguments()]).to_string()
 }
 
 impl Interceptor for ResultCache {

@@ -86,7 +86,7 @@ impl Tool for CodeInterpreter {
             return Err(ToolError::bad_input("/code", "it contains a NUL character, which Python does not take"));
         }
         let user = python.sandbox.settings().user;
-        let folder = Folder::make(user)?;
+        let folder = Folder::make(user, context.left())?;
         folder.fill(context, &code).await?;
         let (exit, logs) = run(context, python, &folder, timeout_s.unwrap_or(TIME_S)).await?;
         let found = tokio::task::spawn_blocking(move || folder.take()).await??;

@@ -95,6 +95,22 @@ print(os.getcwd())";
 }
 
 #[tokio::test]
+async fn folders_that_are_nested_deeper_than_a_path_is_long_go_with_their_call() {
+    let table = table().await;
+    let code = "\
+import os\n\
+print(os.path.dirname(os.getcwd()), flush=True)\n\
+for _ in range(13600):\n    os.mkdir('d')\n    os.chdir('d')";
+    let called = testkit::call_in(&table, "code_interpreter", json!({ "code": code })).await;
+    let folder = called.text_on("logs");
+    assert!(folder.starts_with('/'), "{called:?}");
+    assert!(called.error().contains("nested deeper than"), "{}", called.error());
+    assert!(!Path::new(folder.trim()).exists());
+    let next = json!({ "code": "print(1)" });
+    assert_eq!(testkit::call_in(&table, "code_interpreter", next).await.text_on("logs"), "1\n");
+}
+
+#[tokio::test]
 async fn links_lead_to_no_file_of_the_machine() {
     let secret = tempfile::NamedTempFile::new().unwrap();
     std::fs::write(secret.path(), "secret").unwrap();

@@ -76,7 +76,8 @@ impl Python {
     }
 
     async fn try_once(&self) -> Result<(), String> {
-        let folder = super::folder::Folder::make(self.sandbox.settings().user).map_err(|error| error.to_string())?;
+        let folder = super::folder::Folder::make(self.sandbox.settings().user, Left::default());
+        let folder = folder.map_err(|error| error.to_string())?;
         let mut request = Request::run(self.program.display().to_string(), ["-I", "-c", "import json"], folder.work());
         request.workspace = Some(folder.top().to_owned());
         let mut program = self.sandbox.start(request, Left::default()).await.map_err(|error| error.to_string())?;

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::fmt;
 use std::fs;
 use std::io;
-use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, PermissionsExt as _, chown};
+use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, chown};
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -16,6 +16,7 @@ use tokio::time::{Instant, sleep};
 use toolyard_tool::Left;
 
 use crate::User;
+use crate::removal::remove_all;
 
 /// The pause between two measurements of a folder.
 const MEASURE_PAUSE: Duration = Duration::from_millis(500);
@@ -290,27 +291,15 @@ fn remains(root: &Path) -> io::Result<Vec<PathBuf>> {
 
 /// Removes a folder with all in it, in which nothing runs any more.
 fn remove(folder: &Path) {
-    let Err(error) = fs::remove_dir_all(folder) else { return };
-    // A program may have taken the owner's own rights away.
-    open_up(folder);
-    if fs::remove_dir_all(folder).is_err() {
+    if let Err(error) = remove_all(folder) {
         tracing::warn!(folder = %folder.display(), %error, "removing the folder of a call or run failed");
-    }
-}
-
-fn open_up(folder: &Path) {
-    let mut folders = vec![folder.to_owned()];
-    while let Some(folder) = folders.pop() {
-        drop(fs::set_permissions(&folder, fs::Permissions::from_mode(0o700)));
-        let entries = fs::read_dir(&folder).into_iter().flatten().flatten();
-        folders.extend(
-            entries.filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir())).map(|entry| entry.path()),
-        );
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::fs::PermissionsExt as _;
+
     use super::*;
 
     fn workspaces(root: &Path, sharing: Sharing) -> Workspaces {

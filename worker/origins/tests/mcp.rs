@@ -108,7 +108,7 @@ fn kind_of(called: &Called) -> ErrorKind {
 async fn the_tools_of_all_pages_are_hosted_with_their_effects_and_called() {
     let hosted = host(vec![server("well")]).await;
     let table = hosted.table();
-    assert_eq!(names(&table).len(), 13);
+    assert_eq!(names(&table).len(), 16);
     let echo = manifest(&table, "echo").unwrap();
     assert_eq!((echo.title.as_str(), echo.description.as_str()), ("Echo", "Gives the text back."));
     assert!(echo.effects.read_only && echo.effects.open_world && echo.policy.repeatable);
@@ -164,6 +164,16 @@ async fn a_server_that_dies_in_the_middle_is_started_again_and_its_call_fails() 
     let note = json!({"note": hosted.folder.path().join("died")});
     assert!(hosted.call("die_again", note.clone()).await.result.unwrap_err().retryable);
     assert_eq!(hosted.call("die_again", note).await.answer(), "alive again");
+    hosted.stop().await;
+}
+
+#[tokio::test]
+async fn a_task_whose_server_ends_is_not_called_again_and_its_effect_may_have_happened() {
+    let hosted = host(vec![server("well")]).await;
+    let called = hosted.call("task_dies", json!({"note": hosted.note()})).await;
+    assert_eq!(hosted.noted(), "called\n");
+    assert_eq!(kind_of(&called), ErrorKind::Interrupted, "{}", called.error());
+    assert!(called.error().contains("its effect may have happened"), "{}", called.error());
     hosted.stop().await;
 }
 
@@ -233,7 +243,7 @@ async fn servers_that_cannot_start_do_not_stop_the_others() {
     let bad = ["silent", "no_mcp", "broken", "circle"].map(quick);
     let servers = bad.into_iter().chain([missing, server("well")]).collect();
     let hosted = host(servers).await;
-    assert_eq!(names(&hosted.table()).len(), 13);
+    assert_eq!(names(&hosted.table()).len(), 16);
     hosted.is_well().await;
     hosted.stop().await;
 }

@@ -7,6 +7,7 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 
 use self::page::{Found, Page, searcher, why};
+use super::inside::Inside;
 use super::lines::streamed;
 use super::matcher::{Steady, Wanted};
 use super::root::Root;
@@ -141,7 +142,9 @@ impl Tool for Grep {
                 }
                 let path = root.relative(&file);
                 let page = Page::new(lines, path.clone(), &mut found, around != (0, 0));
-                if let Err(error) = page.search(&mut searcher, &matcher, &file) {
+                // It may be a link or a pipe by now.
+                let opened = Inside::open(&root, &file).and_then(|inside| inside.file());
+                if let Err(error) = opened.and_then(|(file, _)| page.search(&mut searcher, &matcher, file)) {
                     files.pass_over(&path, &why(&error, input.multiline));
                 }
                 if found.cut {

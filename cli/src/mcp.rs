@@ -117,8 +117,11 @@ pub(crate) fn host(
     (sandbox, root): (&Sandbox, Option<PathBuf>),
     slots: u32,
 ) -> Result<Host, Failure> {
-    let folder = root.map_or_else(std::env::current_dir, Ok).map_err(Failure::McpPrograms)?;
-    let programs = Programs::new(sandbox.clone(), folder).map_err(Failure::McpPrograms)?;
+    let programs = match root {
+        Some(root) => Programs::new(sandbox.clone(), root),
+        None => Programs::without_root(sandbox.clone()),
+    };
+    let programs = programs.map_err(Failure::McpPrograms)?;
     Ok(Host::new(servers, own, Some(&programs), usize::try_from(slots).unwrap_or(usize::MAX).min(SLOTS_MAX)))
 }
 

@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "it is all tests")]
 
 use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -10,7 +11,7 @@ use origins::mcp::config::{Patterns, Reach, Secret, ServerConfig};
 use origins::mcp::{Host, Programs, Selection};
 use run::{Chunk, ErrorKind};
 use rustix::process::{Pid, test_kill_process};
-use sandbox::{Sandbox, Settings};
+use sandbox::{Level, Sandbox, Settings, Wanted};
 use serde_json::{Value, json};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
@@ -272,6 +273,37 @@ async fn with_a_process_for_each_slot_no_call_shares_one() {
     }
     running.cancel();
     assert_eq!(timeout(SOON, running.end()).await.unwrap().error(), "the call was cancelled", "it was not harmed");
+    hosted.stop().await;
+}
+
+#[tokio::test]
+async fn without_a_root_a_server_changes_nothing_in_the_folder_of_the_worker() {
+    sandbox::use_program(env!("CARGO_BIN_EXE_guard-of-mcp-tests").into());
+    // The python3 of this machine may be installed anywhere.
+    let script = "import sys; print(sys.executable); print(sys.base_prefix)";
+    let asked = Command::new("python3").args(["-c", script]).output().unwrap();
+    let asked = String::from_utf8(asked.stdout).unwrap();
+    let (python, prefix) = asked.trim().split_once('\n').unwrap();
+    let scripts = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/servers");
+    let (level, readable) = (Wanted::Exactly(Level::Confined), vec![prefix.into(), scripts]);
+    let Ok(sandbox) = Sandbox::new(Settings { level, readable, ..Settings::default() }) else {
+        eprintln!("NOT TESTED: this machine cannot confine programs");
+        return;
+    };
+    let mut config = server("well");
+    if let Reach::Program { program, .. } = &mut config.reach {
+        python.clone_into(program);
+    }
+    let programs = Programs::without_root(sandbox).unwrap();
+    let stop = CancellationToken::new();
+    let starting = Host::new(vec![config], Table::new(), Some(&programs), 4).start(stop.clone());
+    let (tables, tasks) = timeout(SOON, starting).await.unwrap();
+    let hosted = Hosted { tables, stop, tasks, folder: tempfile::tempdir().unwrap() };
+    let ours = std::env::current_dir().unwrap().join("x");
+    let refused = hosted.call("write", json!({"path": ours})).await;
+    assert!(refused.error().contains("Permission denied") && !ours.exists(), "{}", refused.error());
+    assert_eq!(hosted.call("write", json!({"path": "x"})).await.answer(), "written");
+    assert!(!ours.exists());
     hosted.stop().await;
 }
 

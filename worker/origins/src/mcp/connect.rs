@@ -14,7 +14,7 @@ use rmcp::service::{ClientInitializeError, ClientLifecycleMode, ClientServiceExt
 use rmcp::transport::StreamableHttpClientTransport;
 use rmcp::transport::async_rw::AsyncRwTransport;
 use rmcp::transport::streamable_http_client::StreamableHttpClientTransportConfig;
-use sandbox::{Exit, Guarded, Report, Request, Sandbox, StartError};
+use sandbox::{Exit, Guarded, Report, Request, Sandbox, StartError, TemporaryFolder};
 use tempfile::TempDir;
 use tokio::io::{AsyncRead, AsyncReadExt as _};
 use tokio::time::timeout;
@@ -44,6 +44,10 @@ pub struct Programs {
     sandbox: Sandbox,
     /// Their folder, unless they have their own.
     folder: PathBuf,
+    /// That folder, if it is removed with this.
+    _temporary: Option<Arc<TemporaryFolder>>,
+    /// What their own folders are relative to.
+    base: PathBuf,
     /// Their `HOME`, unless it is set for them; `None`: that of the worker.
     home: Option<Arc<TempDir>>,
 }
@@ -55,6 +59,25 @@ impl Programs {
     /// # Errors
     /// The home folder cannot be made.
     pub fn new(sandbox: Sandbox, folder: PathBuf) -> io::Result<Self> {
+        Self::make(sandbox, folder.clone(), folder, None)
+    }
+
+    /// As [`Self::new`], in a new folder, which is deleted with this: the folder in which the worker was started is not
+    /// for programs to change. Their own folders are relative to that one.
+    ///
+    /// # Errors
+    /// The folders cannot be made, or the worker has none.
+    pub fn without_root(sandbox: Sandbox) -> io::Result<Self> {
+        let temporary = TemporaryFolder::new("toolyard-mcp-", sandbox.settings().user)?;
+        Self::make(sandbox, std::env::current_dir()?, temporary.path().to_owned(), Some(Arc::new(temporary)))
+    }
+
+    fn make(
+        sandbox: Sandbox,
+        base: PathBuf,
+        folder: PathBuf,
+        temporary: Option<Arc<TemporaryFolder>>,
+    ) -> io::Result<Self> {
         let home = match sandbox.settings().user {
             None => None,
             Some(user) => {
@@ -63,7 +86,7 @@ impl Programs {
                 Some(Arc::new(home))
             }
         };
-        Ok(Self { sandbox, folder, home })
+        Ok(Self { sandbox, folder, _temporary: temporary, base, home })
     }
 }
 
@@ -139,7 +162,7 @@ async fn program(reach: &Reach, programs: &Programs, client: Client) -> Result<C
     let Reach::Program { program, arguments, environment, folder } = reach else {
         return Err(ConnectError::NoPrograms);
     };
-    let folder = folder.as_ref().map_or_else(|| programs.folder.clone(), |own| programs.folder.join(own));
+    let folder = folder.as_ref().map_or_else(|| programs.folder.clone(), |own| programs.base.join(own));
     let mut request = Request::run(program, arguments.iter().cloned(), folder).piped();
     if let Some(home) = &programs.home {
         request = request.with("HOME", home.path().to_string_lossy());

@@ -51,7 +51,7 @@ impl McpArgs {
         self.mcp.is_empty() && self.mcp_config.is_none()
     }
 
-    /// The files that hold secrets, or the names of such.
+    /// The files that hold secrets, or the names of such; those that --mcp-config names are [`token_files`].
     pub(crate) fn secrets(&self) -> impl Iterator<Item = &PathBuf> {
         self.mcp_token_file.iter().chain(&self.mcp_config)
     }
@@ -81,6 +81,14 @@ impl McpArgs {
         number_names(&mut servers);
         Ok(servers)
     }
+}
+
+/// The files of tokens of servers.
+pub(crate) fn token_files(servers: &[ServerConfig]) -> impl Iterator<Item = &PathBuf> {
+    servers.iter().filter_map(|server| match &server.reach {
+        Reach::Http { token: Some(Token::File(file)), .. } => Some(file),
+        Reach::Http { token: Some(Token::Variable(_)) | None, .. } | Reach::Program { .. } => None,
+    })
 }
 
 /// The tools that --enable and --disable choose. Those of servers are not known yet, so a pattern may match none.

@@ -266,13 +266,14 @@ pub(crate) async fn worker(args: WorkerArgs) -> Result<Exit, Failure> {
     let user = sandbox::choose_user(args.tools_user)?;
     let origins = args.origins.read()?;
     let (together, hidden) = args.collaboration.open(&enable)?;
-    let given = credentials.nkey.iter().chain(&hooks).chain(&hidden).chain(args.mcp.secrets()).cloned();
+    let (has_servers, of_servers) = (!args.mcp.is_empty(), args.mcp.secrets().cloned().collect::<Vec<_>>());
+    let servers = args.mcp.servers()?;
+    let given = credentials.nkey.iter().chain(&hooks).chain(&hidden).chain(&of_servers);
+    let given = given.chain(mcp::token_files(&servers)).cloned();
     let secrets: Vec<PathBuf> = given.chain(origins.secret_files()).collect();
     let sandbox = args.sandbox.open(root.as_deref(), origins.folders(), secrets, user)?;
     let settings = args.tools_file.as_deref().map(ToolSettings::read).transpose();
     let settings = settings.map_err(tools::Error::from)?.unwrap_or_default();
-    let has_servers = !args.mcp.is_empty();
-    let servers = args.mcp.servers()?;
     let table = match &root {
         Some(root) => {
             let options = tools::Options { settings, ..tools::Options::new(root, sandbox.clone()) };

@@ -15,7 +15,6 @@ use rmcp::transport::StreamableHttpClientTransport;
 use rmcp::transport::async_rw::AsyncRwTransport;
 use rmcp::transport::streamable_http_client::StreamableHttpClientTransportConfig;
 use sandbox::{Exit, Guarded, Report, Request, Sandbox, StartError, TemporaryFolder};
-use tempfile::TempDir;
 use tokio::io::{AsyncRead, AsyncReadExt as _};
 use tokio::time::timeout;
 use toolyard_tool::Left;
@@ -49,7 +48,7 @@ pub struct Programs {
     /// What their own folders are relative to.
     base: PathBuf,
     /// Their `HOME`, unless it is set for them; `None`: that of the worker.
-    home: Option<Arc<TempDir>>,
+    home: Option<Arc<TemporaryFolder>>,
 }
 
 impl Programs {
@@ -78,14 +77,8 @@ impl Programs {
         folder: PathBuf,
         temporary: Option<Arc<TemporaryFolder>>,
     ) -> io::Result<Self> {
-        let home = match sandbox.settings().user {
-            None => None,
-            Some(user) => {
-                let home = tempfile::Builder::new().prefix("toolyard-mcp-").tempdir()?;
-                std::os::unix::fs::chown(home.path(), Some(user.uid), Some(user.gid))?;
-                Some(Arc::new(home))
-            }
-        };
+        let user = sandbox.settings().user;
+        let home = user.map(|_| TemporaryFolder::new("toolyard-mcp-", user).map(Arc::new)).transpose()?;
         Ok(Self { sandbox, folder, _temporary: temporary, base, home })
     }
 }

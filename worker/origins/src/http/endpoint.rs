@@ -125,10 +125,12 @@ impl Endpoint {
         if error.is_transient() { ToolError::retryable(message) } else { ToolError::new(message) }
     }
 
-    /// The values that must not reach the model, even if the service sends them back.
-    pub(crate) fn secrets(&self) -> impl Iterator<Item = String> {
+    /// The values that must not reach the model, even if the service sends them back; the longest first.
+    pub(crate) fn secrets(&self) -> Vec<String> {
         let given = self.headers.iter().map(|(_, given)| given).chain(self.query.iter().map(|(_, given)| given));
-        given.filter(|given| given.is_secret()).filter_map(|given| given.read().ok()).filter(|text| text.len() >= 4)
+        let mut secrets: Vec<String> = given.flat_map(Given::secrets).filter(|text| text.len() >= 4).collect();
+        secrets.sort_by_key(|text| std::cmp::Reverse(text.len()));
+        secrets
     }
 
     pub(crate) fn outgoing(&self, context: &Context, arguments: Value) -> Result<Outgoing, ToolError> {

@@ -100,7 +100,7 @@ pub fn built_in(options: Options) -> Result<Table, Error> {
     }
     let (user, jobs) = (sandbox.settings().user, Jobs::default());
     let table = Table::new().host(CurrentTime)?.define::<Question>(ASK_USER, &ask_user())?;
-    let table = table.host(Glob::new(root.clone()))?.host(Grep::new(root.clone()))?;
+    let table = table.host(Glob::new(root.clone(), user))?.host(Grep::new(root.clone(), user))?;
     let table = table.host(ReadFile::new(root.clone(), user))?.host(Edit::new(root.clone(), user))?;
     let table = table.host(Git::new(root.clone(), sandbox.clone()))?;
     let table = table.host(Lint::new(root.clone(), sandbox.clone(), &settings))?;

@@ -21,7 +21,7 @@ use toolyard_tool::testkit::{self, Called};
 use tree::Tree;
 
 async fn grep(tree: &Tree, arguments: Value) -> Called {
-    testkit::call(Grep::new(tree.root()), arguments).await
+    testkit::call(Grep::new(tree.root(), None), arguments).await
 }
 
 /// The text that is said when there is nothing else of interest.
@@ -180,7 +180,7 @@ async fn a_match_is_shown_while_the_search_goes_on_and_a_cancelled_search_stops(
     std::io::Write::write_all(&mut &endless, &b"filler\n".repeat(2_000)).unwrap();
     endless.set_len(1 << 42).unwrap();
     tree.write("c.txt", b"two\n");
-    let mut call = testkit::start(Grep::new(tree.root()), json!({ "pattern": "two" }));
+    let mut call = testkit::start(Grep::new(tree.root(), None), json!({ "pattern": "two" }));
     let first = timeout(Duration::from_secs(5), call.chunk()).await.unwrap().unwrap();
     assert!(format!("{first:?}").contains("a.txt:1:two"), "{first:?}");
     call.cancel();
@@ -248,7 +248,7 @@ async fn a_search_ends_with_its_call_also_within_a_line() {
     let line: String = (0..8_000_000_u64).map(|n| if (n * n / 7) % 3 == 0 { 'a' } else { 'b' }).collect();
     let tree = Tree::of(&[("ab.txt", line.as_str())]);
     let before = processor_time();
-    let call = testkit::start(Grep::new(tree.root()), json!({ "pattern": SLOW, "path": "ab.txt" }));
+    let call = testkit::start(Grep::new(tree.root(), None), json!({ "pattern": SLOW, "path": "ab.txt" }));
     while processor_time() < before + Duration::from_millis(300) {
         tokio::time::sleep(Duration::from_millis(10)).await;
     }

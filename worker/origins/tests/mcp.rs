@@ -179,6 +179,19 @@ async fn a_task_whose_server_ends_is_not_called_again_and_its_effect_may_have_ha
 }
 
 #[tokio::test]
+async fn what_a_server_writes_to_its_standard_error_does_not_reach_callers() {
+    let quick = ServerConfig { start_timeout: Duration::from_secs(3), ..server("dies_later") };
+    let hosted = host(vec![quick]).await;
+    let table = hosted.table();
+    // It ends now, and does not start again.
+    assert!(call_in(&table, "die", json!({})).await.result.is_err());
+    let called = call_in(&table, "echo", json!({"text": "hi"})).await;
+    assert!(called.error().contains("is not running: its program ended with exit code 1"), "{}", called.error());
+    assert!(!called.error().contains("token=abc"), "{}", called.error());
+    hosted.stop().await;
+}
+
+#[tokio::test]
 async fn a_result_of_a_hundred_megabytes_fails_its_call_and_nothing_else() {
     let hosted = host(vec![server("well")]).await;
     let table = hosted.table();

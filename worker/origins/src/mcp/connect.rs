@@ -1,6 +1,7 @@
 //! Connects to a server: starts its program in the sandbox, or opens its address.
 
 use std::collections::{HashMap, VecDeque};
+use std::fmt;
 use std::io;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -103,11 +104,57 @@ pub(super) enum ConnectError {
     #[error("{0}")]
     Protocol(Box<ClientInitializeError>),
     #[error("{error}{}", ended(.how))]
-    Ended { error: Box<ClientInitializeError>, how: String },
+    Ended { error: Box<ClientInitializeError>, how: End },
 }
 
-fn ended(how: &str) -> String {
+fn ended(how: &End) -> String {
     if how.is_empty() { String::new() } else { format!("; {how}") }
+}
+
+/// How a connection ended. As text it is for the log.
+#[derive(Debug, Clone, Default)]
+pub(super) struct End {
+    /// How the program ended; empty if that is not known.
+    pub(super) status: String,
+    /// What it wrote last to its standard error, which may be a secret.
+    said: String,
+}
+
+impl End {
+    pub(super) fn of(status: impl Into<String>) -> Self {
+        Self { status: status.into(), said: String::new() }
+    }
+
+    fn is_empty(&self) -> bool {
+        self.status.is_empty() && self.said.is_empty()
+    }
+}
+
+impl fmt::Display for End {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match (self.status.as_str(), self.said.as_str()) {
+            (status, "") => f.write_str(status),
+            ("", said) => write!(f, "it wrote last: {said}"),
+            (status, said) => write!(f, "{status}; it wrote last: {said}"),
+        }
+    }
+}
+
+impl ConnectError {
+    /// How the program ended, for callers.
+    pub(super) fn status(&self) -> &str {
+        match self {
+            Self::Ended { how, .. } => &how.status,
+            Self::Start(_)
+            | Self::NoPipes
+            | Self::NoPrograms
+            | Self::Token(_)
+            | Self::Config(_)
+            | Self::Client(_)
+            | Self::Tls(_)
+            | Self::Protocol(_) => "",
+        }
+    }
 }
 
 /// A connection and what has to be kept for it.
@@ -186,7 +233,7 @@ async fn program(reach: &Reach, programs: &Programs, client: Client) -> Result<C
 
 impl Connected {
     /// Waits until the connection ends, and returns why it did, as far as that is known. May be dropped while it waits.
-    pub(super) async fn ended(&mut self) -> String {
+    pub(super) async fn ended(&mut self) -> End {
         let closed = async {
             // The service has no end that could be waited for without giving it up.
             while !self.service.is_closed() && !self.service.peer().is_transport_closed() {
@@ -196,7 +243,7 @@ impl Connected {
         match &mut self.process {
             None => {
                 closed.await;
-                "the connection ended".to_owned()
+                End::of("the connection ended")
             }
             Some(process) => {
                 let exited = tokio::select! {
@@ -207,7 +254,7 @@ impl Connected {
                     Some(exited) => process.explain(&exited),
                     None => process.how_it_ended().await,
                 };
-                if how.is_empty() { "it closed its output".to_owned() } else { how }
+                if how.is_empty() { End::of("it closed its output") } else { how }
             }
         }
     }
@@ -235,7 +282,7 @@ impl Process {
     }
 
     /// How the program ended, if it did just now.
-    async fn how_it_ended(&mut self) -> String {
+    async fn how_it_ended(&mut self) -> End {
         match timeout(Duration::from_millis(300), self.exited()).await {
             Ok(exited) => self.explain(&exited),
             Err(_) => self.explain(""),
@@ -243,14 +290,10 @@ impl Process {
     }
 
     /// With what it wrote last.
-    fn explain(&self, exited: &str) -> String {
+    fn explain(&self, status: &str) -> End {
         let said = self.said.lock().unwrap_or_else(PoisonError::into_inner);
         let said = said.iter().map(String::as_str).collect::<Vec<_>>().join(" | ");
-        match (exited.is_empty(), said.is_empty()) {
-            (_, true) => exited.to_owned(),
-            (true, false) => format!("it wrote last: {said}"),
-            (false, false) => format!("{exited}; it wrote last: {said}"),
-        }
+        End { status: status.to_owned(), said }
     }
 
     async fn stop(mut self) {

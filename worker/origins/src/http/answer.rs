@@ -159,7 +159,7 @@ pub(super) async fn next(endpoint: &Endpoint, body: &mut Incoming) -> Result<Opt
             }
             Some(Err(error)) => {
                 let message = format!("the answer of {} broke off: {error}", endpoint.label());
-                return Err(ToolError::retryable(message));
+                return Err(endpoint.lost(message));
             }
         }
     }

@@ -192,6 +192,24 @@ async fn what_a_server_writes_to_its_standard_error_does_not_reach_callers() {
 }
 
 #[tokio::test]
+async fn a_question_that_comes_after_its_call_was_cancelled_is_not_put_to_another_caller() {
+    let hosted = host(vec![server("well")]).await;
+    let late = hosted.folder.path().join("late");
+    let cancelled = start_in(&hosted.table(), "ask_late", json!({"note": late}));
+    let read = || std::fs::read_to_string(&late).unwrap_or_default();
+    becomes("the server works", || read().contains("started")).await;
+    let beside = start_in(&hosted.table(), "sleep", json!({"note": hosted.note()}));
+    becomes("the other call runs", || hosted.noted().contains("started")).await;
+    cancelled.cancel();
+    assert_eq!(timeout(SOON, cancelled.end()).await.unwrap().error(), "the call was cancelled");
+    becomes("the question is answered", || read().contains("action")).await;
+    assert!(read().contains("\"decline\""), "{}", read());
+    beside.cancel();
+    drop(timeout(SOON, beside.end()).await.unwrap());
+    hosted.stop().await;
+}
+
+#[tokio::test]
 async fn a_result_of_a_hundred_megabytes_fails_its_call_and_nothing_else() {
     let hosted = host(vec![server("well")]).await;
     let table = hosted.table();

@@ -151,7 +151,7 @@ impl Lsp {
             let language = ask.of.language(&ask.path).unwrap_or("plaintext");
             shown = server.show(&ask.path, language, Arc::clone(text), |path| self.text(path)).await?;
         }
-        server.settle(context).await;
+        server.settle(context).await?;
         let encoding = *server.encoding.lock().unwrap_or_else(PoisonError::into_inner);
         let mut places = Places::new(&self.root, encoding, |path: &Path| self.text(path));
         let limit = query.limit as usize;

@@ -259,7 +259,7 @@ impl Client {
 
     /// Waits until the server has done what it began, such as indexing a workspace. `first` is how long that may take
     /// to begin.
-    pub(super) async fn settled(&self, context: &Context, first: Duration, time: Duration) {
+    pub(super) async fn settled(&self, first: Duration, time: Duration) {
         let mut news = self.news.subscribe();
         let is_working = || !lock(&self.working).is_empty();
         let began = async { while !is_working() && news.changed().await.is_ok() {} };
@@ -279,7 +279,6 @@ impl Client {
         };
         tokio::select! {
             _ = timeout(time, waits) => {}
-            () = context.cancelled() => {}
             () = self.over.cancelled() => {}
         }
     }

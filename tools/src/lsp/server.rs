@@ -135,9 +135,13 @@ impl Server {
     }
 
     /// Waits once until the server has read the project: many begin when the first file is opened, and answer before
-    /// without it.
-    pub(super) async fn settle(&self, context: &Context) {
-        self.settled.get_or_init(|| self.client.settled(context, INDEX_FIRST, INDEX_TIME)).await;
+    /// without it. A call that is cancelled meanwhile leaves that to the next.
+    pub(super) async fn settle(&self, context: &Context) -> Result<(), NoAnswer> {
+        tokio::select! {
+            biased;
+            () = context.cancelled() => Err(NoAnswer::Cancelled),
+            _ = self.settled.get_or_init(|| self.client.settled(INDEX_FIRST, INDEX_TIME)) => Ok(()),
+        }
     }
 
     /// The error of a request, with the reason if the server has ended.

@@ -51,6 +51,11 @@ async fn documents(Json(asked): Json<Value>) -> axum::response::Response {
             let events: String = events.iter().map(|event| format!("data: {event}\n\n")).collect();
             ([("content-type", "text/event-stream")], events + "data: [DONE]\n\n").into_response()
         }
+        "long names" => {
+            let passage = json!({ "file_id": "f", "filename": "n".repeat(100_000), "text": "" });
+            let lines = format!("{}\n", json!({ "results": [passage] })).repeat(20);
+            ([("content-type", "application/x-ndjson")], lines).into_response()
+        }
         "final" => Json(json!({ "results": [passage], "text": "It is.", "final": true })).into_response(),
         "empty" => Json(json!({ "results": [], "final": true })).into_response(),
         "list" => Json(json!([1])).into_response(),
@@ -146,6 +151,8 @@ async fn a_final_answer_is_the_text_itself_and_streams_if_its_backend_does() {
         assert_eq!(parts[0], Content::Text("It is.".to_owned()), "{query}");
         assert_eq!(json_of(&parts[1])["results"][0]["file_id"], "f1", "{query}");
     }
+    let error = call("file_search", json!({ "query": "long names" })).await.result.unwrap_err();
+    assert_eq!(error.kind, ErrorKind::OutputTooLarge, "{error:?}");
     for query in ["empty", "list"] {
         let error = call("file_search", json!({ "query": query })).await.result.unwrap_err();
         assert!(error.message.contains("something of no use"), "{error:?}");

@@ -14,6 +14,8 @@ use serde::Serialize;
 use tokio::runtime::Handle;
 use toolyard_tool::{Context, Left as Leftovers, ToolError};
 
+use crate::lines::on_thread;
+
 /// Bytes of all files that a call is given.
 const GIVEN_BYTES_MAX: u64 = 256 * 1024 * 1024;
 /// Files that are returned, and bytes of one and of all.
@@ -133,7 +135,11 @@ impl Folder {
             let mut written = fs::File::create_new(&path)?;
             let mut pieces = Box::pin(context.read(file));
             while let Some(piece) = pieces.try_next().await? {
-                written.write_all(&piece)?;
+                written = on_thread(move || {
+                    written.write_all(&piece)?;
+                    Ok(written)
+                })
+                .await?;
             }
             self.own(&path)?;
             let mut given = self.given.lock().unwrap_or_else(std::sync::PoisonError::into_inner);

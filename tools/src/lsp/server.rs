@@ -11,6 +11,7 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, BufReader};
 use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep_until};
 
+use super::Files;
 use super::client::{Client, NoAnswer, WRITES_MAX};
 use super::place::{Encoding, uri};
 use super::table::LanguageServer;
@@ -181,12 +182,12 @@ impl Server {
         file: &Path,
         language: &str,
         text: Arc<str>,
-        read: impl Fn(&Path) -> Option<Arc<str>>,
+        files: &Files,
     ) -> Result<u64, NoAnswer> {
         let mut open = self.open.lock().await;
         let others: Vec<PathBuf> = open.keys().filter(|other| *other != file).cloned().collect();
         for other in others {
-            match read(&other) {
+            match files.read(&other).await {
                 Some(now) => self.change(&other, &mut open, now).await?,
                 None => self.close(&other, &mut open).await?,
             }

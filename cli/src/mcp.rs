@@ -55,7 +55,7 @@ impl McpArgs {
         self.mcp.is_empty() && self.mcp_config.is_none()
     }
 
-    /// The files that hold secrets, or the names of such.
+    /// The files that hold secrets, or the names of such; those that --mcp-config names are [`token_files`].
     pub(crate) fn secrets(&self) -> impl Iterator<Item = &PathBuf> {
         self.mcp_token_file.iter().chain(&self.mcp_config)
     }
@@ -92,6 +92,14 @@ impl McpArgs {
     }
 }
 
+/// The files of tokens of servers.
+pub(crate) fn token_files(servers: &[ServerConfig]) -> impl Iterator<Item = &PathBuf> {
+    servers.iter().filter_map(|server| match &server.reach {
+        Reach::Http { token: Some(Token::File(file)), .. } => Some(file),
+        Reach::Http { token: Some(Token::Variable(_)) | None, .. } | Reach::Program { .. } => None,
+    })
+}
+
 /// The tools that --enable and --disable choose. Those of servers are not known yet, so a pattern may match none.
 pub(crate) fn selection(enable: &[String], disable: &[String]) -> Result<Selection, Failure> {
     Ok(Selection { enable: Patterns::new(enable)?, disable: Patterns::new(disable)? })
@@ -126,8 +134,11 @@ pub(crate) fn host(
     (sandbox, root): (&Sandbox, Option<PathBuf>),
     slots: u32,
 ) -> Result<Host, Failure> {
-    let folder = root.map_or_else(std::env::current_dir, Ok).map_err(Failure::McpPrograms)?;
-    let programs = Programs::new(sandbox.clone(), folder).map_err(Failure::McpPrograms)?;
+    let programs = match root {
+        Some(root) => Programs::new(sandbox.clone(), root),
+        None => Programs::without_root(sandbox.clone()),
+    };
+    let programs = programs.map_err(Failure::McpPrograms)?;
     Ok(Host::new(servers, own, Some(&programs), usize::try_from(slots).unwrap_or(usize::MAX).min(SLOTS_MAX)))
 }
 

@@ -19,7 +19,7 @@ pub use self::python::PythonSettings;
 use super::running::follow;
 use super::scope;
 use super::shell::relay::Relay;
-use sandbox::{Exit, Request, Sandbox};
+use sandbox::{Exit, Level, Request, Sandbox};
 use toolyard_tool::{About, Context, Output, Tool, ToolError};
 
 /// Bytes of the code of a call.
@@ -68,13 +68,20 @@ impl Tool for CodeInterpreter {
     type Input = Code;
 
     fn about(&self) -> About {
-        let text = "Runs Python code and streams what it writes. The current folder is fresh, with the files of the \
-                    call in it; files that the code leaves there are returned. Nothing else remains: each call starts \
-                    anew, so the code must be complete. There is no network. The result has the exit code, the \
-                    beginning of the output, and the list of files, whose contents follow.";
-        let about = About::new(text).idempotent().streaming().uses_machine().idle_timeout(None);
-        let about = about.attempt_timeout(Duration::from_secs(u64::from(TIME_MAX_S) + 30));
-        about.category("code").side_effect_scope(scope::NONE)
+        let is_free = self.python.as_ref().is_ok_and(|python| python.sandbox.level() == Level::None);
+        let network = if is_free { "" } else { "There is no network. " };
+        let text = format!(
+            "Runs Python code and streams what it writes. The current folder is fresh, with the files of the call in \
+             it; files that the code leaves there are returned. Nothing else remains: each call starts anew, so the \
+             code must be complete. {network}The result has the exit code, the beginning of the output, and the list \
+             of files, whose contents follow."
+        );
+        let about = About::new(text).streaming().uses_machine().idle_timeout(None);
+        let about = about.attempt_timeout(Duration::from_secs(u64::from(TIME_MAX_S) + 30)).category("code");
+        match is_free {
+            true => about.destructive().open_world().side_effect_scope(scope::NETWORK),
+            false => about.idempotent().side_effect_scope(scope::NONE),
+        }
     }
 
     async fn call(&self, context: &Context, input: Code) -> Result<Output, ToolError> {
@@ -86,7 +93,7 @@ impl Tool for CodeInterpreter {
             return Err(ToolError::bad_input("/code", "it contains a NUL character, which Python does not take"));
         }
         let user = python.sandbox.settings().user;
-        let folder = Folder::make(user)?;
+        let folder = Folder::make(user, context.left())?;
         folder.fill(context, &code).await?;
         let (exit, logs) = run(context, python, &folder, timeout_s.unwrap_or(TIME_S)).await?;
         let found = tokio::task::spawn_blocking(move || folder.take()).await??;
@@ -138,4 +145,35 @@ async fn run(context: &Context, python: &Python, folder: &Folder, timeout_s: u32
         logs.push_str("\n[cut: write large results into a file]");
     }
     Ok((exit, logs))
+}
+
+#[cfg(test)]
+mod tests {
+    use run::Manifest;
+    use sandbox::{Settings, Wanted};
+    use toolyard_tool::{Table, testkit};
+
+    use super::*;
+
+    fn manifest(level: Level) -> Manifest {
+        // No program is run here.
+        sandbox::use_program("/nowhere".into());
+        let settings = Settings { level: Wanted::Exactly(Level::None), ..Settings::default() };
+        let sandbox = Sandbox::new(settings).unwrap();
+        let python = match level {
+            Level::None => Ok(Python { program: "/nowhere/python3".into(), sandbox }),
+            Level::Confined | Level::Isolated => Err("there is none".to_owned()),
+        };
+        let table = Table::new().host(CodeInterpreter { python }).unwrap();
+        testkit::manifest(&table, CodeInterpreter::NAME).unwrap().clone()
+    }
+
+    #[test]
+    fn code_without_a_sandbox_may_do_anything_and_is_not_repeated() {
+        let free = manifest(Level::None);
+        assert!(free.effects.open_world && free.effects.destructive && !free.effects.idempotent);
+        assert_eq!((free.policy.repeatable, free.side_effect_scope.as_str()), (false, scope::NETWORK));
+        let confined = manifest(Level::Confined);
+        assert!(confined.effects.idempotent && !confined.effects.open_world && confined.policy.repeatable);
+    }
 }

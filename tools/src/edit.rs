@@ -147,7 +147,7 @@ impl Place<'_> {
         let path = self.root.file(&input.path).map_err(|error| error.at("/path"))?;
         let name = self.root.relative(&path);
         let failed = |error: &io::Error| ToolError::new(format!("{name:?} cannot be changed: {error}"));
-        let old = match Inside::open(self.root, &path).and_then(|file| Ok((file.read(FILE_BYTES_MAX)?, file))) {
+        let old = match self.open(&path).and_then(|file| Ok((file.read(FILE_BYTES_MAX)?, file))) {
             Ok(((content, stat), file)) => Some((file, content, stat)),
             Err(error) if error.kind() == io::ErrorKind::NotFound => None,
             Err(error) => return Err(failed(&error)),
@@ -203,13 +203,17 @@ impl Place<'_> {
         };
         // The folder that is there decides whether the user may.
         let there = path.ancestors().skip(1).find(|folder| folder.is_dir()).unwrap_or(self.root.path());
-        let folder = Inside::open(self.root, &there.join("x")).and_then(|inside| inside.folder()).map_err(failed)?;
+        let folder = self.open(&there.join("x")).and_then(|inside| inside.folder()).map_err(failed)?;
         if !may(self.user, &folder, WRITE) {
             return Err(failed(io::ErrorKind::PermissionDenied.into()));
         }
         let file = Inside::make(self.root, path, self.user).map_err(failed)?;
         file.create(new.as_bytes(), self.user).map_err(failed)?;
         answer(name.to_owned(), None, &new)
+    }
+
+    fn open(&self, path: &std::path::Path) -> io::Result<Inside> {
+        Inside::open(self.root, path, self.user)
     }
 
     /// The last moment at which a cancelled call changes nothing.

@@ -67,6 +67,13 @@ struct Passage {
     text: String,
 }
 
+impl Passage {
+    /// About as many as it takes in memory.
+    fn bytes(&self) -> usize {
+        size_of::<Self>() + self.file_id.len() + self.filename.len() + self.text.len()
+    }
+}
+
 fn results() -> u32 {
     RESULTS
 }
@@ -99,7 +106,7 @@ impl FileSearch {
         let (mut all, mut bytes) = (Answered::default(), 0);
         while let Some(piece) = answer.next().await? {
             let Answered { results, text, is_final } = self.read(piece.data)?;
-            bytes += text.len() + results.iter().map(|passage| passage.text.len()).sum::<usize>();
+            bytes += text.len() + results.iter().map(Passage::bytes).sum::<usize>();
             if bytes > RESULT_BYTES_MAX {
                 let message = format!("the backend sent more than {RESULT_BYTES_MAX} bytes: ask for fewer passages");
                 return Err(ToolError::of_call(CallError::new(ErrorKind::OutputTooLarge, message)));

@@ -7,6 +7,7 @@ use super::lines::{counted, streamed};
 use super::root::Root;
 use super::scope;
 use super::walk::{CUT, Files, Filter};
+use sandbox::User;
 use toolyard_tool::{About, Context, Output, Tool, ToolError};
 
 /// Default of the paths that are listed: about as many as a model can use.
@@ -17,6 +18,7 @@ const LIMIT_MAX: u32 = 10_000;
 #[derive(Debug)]
 pub struct Glob {
     root: Root,
+    user: Option<User>,
 }
 
 #[derive(Debug, Deserialize, JsonSchema)]
@@ -38,8 +40,8 @@ fn limit() -> u32 {
 
 impl Glob {
     #[must_use]
-    pub fn new(root: Root) -> Self {
-        Self { root }
+    pub fn new(root: Root, user: Option<User>) -> Self {
+        Self { root, user }
     }
 }
 
@@ -57,9 +59,9 @@ impl Tool for Glob {
     async fn call(&self, context: &Context, input: Paths) -> Result<Output, ToolError> {
         let folder = self.root.folder(input.path.as_deref()).map_err(|error| error.at("/path"))?;
         let filter = Filter::new(&input.pattern, &folder, "/pattern")?;
-        let (root, limit) = (self.root.clone(), input.limit as usize);
+        let (root, user, limit) = (self.root.clone(), self.user, input.limit as usize);
         streamed(context, move |lines| {
-            let mut files = Files::below(root.path(), &folder, lines);
+            let mut files = Files::below(root.path(), &folder, user, lines);
             let mut found = 0;
             let mut cut = false;
             for file in files.by_ref() {

@@ -7,11 +7,13 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 
 use self::page::{Found, Page, searcher, why};
+use super::inside::Inside;
 use super::lines::streamed;
 use super::matcher::{Steady, Wanted};
 use super::root::Root;
 use super::scope;
 use super::walk::{Files, Filter};
+use sandbox::User;
 use toolyard_tool::{About, Context, Output, Tool, ToolError};
 
 /// Default of the matching lines that are shown: about as many as a model can use.
@@ -29,6 +31,7 @@ const PROPOSALS_MAX: usize = 8;
 #[derive(Debug)]
 pub struct Grep {
     root: Root,
+    user: Option<User>,
 }
 
 /// What to search for, and what to show of it.
@@ -95,10 +98,10 @@ fn limit() -> u32 {
 }
 
 impl Grep {
-    /// Searches below `root`.
+    /// Searches below `root`. When `user` is given, only what that user may read.
     #[must_use]
-    pub fn new(root: Root) -> Self {
-        Self { root }
+    pub fn new(root: Root, user: Option<User>) -> Self {
+        Self { root, user }
     }
 }
 
@@ -125,9 +128,9 @@ impl Tool for Grep {
             spans_lines: input.multiline,
         };
         let pattern = Steady::new(&wanted)?;
-        let root = self.root.clone();
+        let (root, user) = (self.root.clone(), self.user);
         streamed(context, move |lines| {
-            let mut files = Files::below(root.path(), &folder, lines);
+            let mut files = Files::below(root.path(), &folder, user, lines);
             let matcher = pattern.search(lines);
             let (before, after) = (input.before.unwrap_or(input.context), input.after.unwrap_or(input.context));
             let around = if input.output_mode == Mode::Content { (before, after) } else { (0, 0) };
@@ -141,7 +144,9 @@ impl Tool for Grep {
                 }
                 let path = root.relative(&file);
                 let page = Page::new(lines, path.clone(), &mut found, around != (0, 0));
-                if let Err(error) = page.search(&mut searcher, &matcher, &file) {
+                // It may be a link or a pipe by now.
+                let opened = Inside::open(&root, &file, user).and_then(|inside| inside.file());
+                if let Err(error) = opened.and_then(|(file, _)| page.search(&mut searcher, &matcher, file)) {
                     files.pass_over(&path, &why(&error, input.multiline));
                 }
                 if found.cut {

@@ -19,32 +19,35 @@ use sandbox::User;
 pub(super) struct Inside {
     folder: OwnedFd,
     name: OsString,
+    user: Option<User>,
 }
 
-/// The permission to read, and to write, as in the mode of a file.
+/// The permission to read, to write, and to enter a folder, as in the mode of a file.
 pub(super) const READ: u32 = 4;
 pub(super) const WRITE: u32 = 2;
+pub(super) const ENTER: u32 = 1;
 
 impl Inside {
-    /// Opens the folder of `file`, a path below the root as [`Root::file`] returns it.
-    pub(super) fn open(root: &Root, file: &Path) -> io::Result<Self> {
-        Self::reach(root, file, None)
+    /// Opens the folder of `file`, a path below the root as [`Root::file`] returns it. Each folder on the way must be
+    /// one that `user` may enter; the root itself was chosen by the operator.
+    pub(super) fn open(root: &Root, file: &Path, user: Option<User>) -> io::Result<Self> {
+        Self::reach(root, file, user, false)
     }
 
     /// As [`Self::open`]. Folders that are missing are made, and given to `user`.
     pub(super) fn make(root: &Root, file: &Path, user: Option<User>) -> io::Result<Self> {
-        Self::reach(root, file, Some(user))
+        Self::reach(root, file, user, true)
     }
 
-    fn reach(root: &Root, file: &Path, make: Option<Option<User>>) -> io::Result<Self> {
+    fn reach(root: &Root, file: &Path, user: Option<User>, makes: bool) -> io::Result<Self> {
         let way = OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::RDONLY;
         let below = file.strip_prefix(root.path()).map_err(io::Error::other)?;
         let mut folder = fs::openat(CWD, root.path(), way, Mode::empty())?;
         let name = below.file_name().ok_or(io::ErrorKind::IsADirectory)?;
         for part in below.parent().into_iter().flat_map(Path::components) {
             let Component::Normal(part) = part else { return Err(io::ErrorKind::InvalidInput.into()) };
-            folder = match (fs::openat(&folder, part, way, Mode::empty()), make) {
-                (Err(Errno::NOENT), Some(user)) => {
+            folder = match fs::openat(&folder, part, way, Mode::empty()) {
+                Err(Errno::NOENT) if makes => {
                     match fs::mkdirat(&folder, part, Mode::from_raw_mode(0o777)) {
                         Ok(()) | Err(Errno::EXIST) => {}
                         Err(error) => return Err(error.into()),
@@ -53,19 +56,25 @@ impl Inside {
                     give(&made, user.map(|user| (user.uid, user.gid)))?;
                     made
                 }
-                (opened, _) => opened?,
+                opened => opened?,
             };
+            if !may(user, &fs::fstat(&folder)?, ENTER) {
+                return Err(io::ErrorKind::PermissionDenied.into());
+            }
         }
-        Ok(Self { folder, name: name.to_owned() })
+        Ok(Self { folder, name: name.to_owned(), user })
     }
 
-    /// The file, if it is one; not a device or a pipe, which could be waited for without end.
+    /// The file, if it is one that the user may read; not a device or a pipe, which could be waited for without end.
     pub(super) fn file(&self) -> io::Result<(File, Stat)> {
         let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::NONBLOCK;
         let file = fs::openat(&self.folder, &self.name, flags, Mode::empty())?;
         let stat = fs::fstat(&file)?;
         if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
             return Err(io::Error::other("it is no regular file"));
+        }
+        if !may(self.user, &stat, READ) {
+            return Err(io::ErrorKind::PermissionDenied.into());
         }
         Ok((file.into(), stat))
     }

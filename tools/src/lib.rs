@@ -111,8 +111,8 @@ pub fn built_in(options: Options) -> Result<Table, Error> {
     let (user, jobs) = (sandbox.settings().user, Jobs::in_folders(workspaces.clone()));
     let place = Hosting { root, sandbox, workspaces };
     let table = Table::new().host(CurrentTime)?.define::<Question>(ASK_USER, &ask_user())?;
-    let table = place.host_reader(table, |root, _| Glob::new(root))?;
-    let table = place.host_reader(table, |root, _| Grep::new(root))?;
+    let table = place.host_reader(table, move |root, _| Glob::new(root, user))?;
+    let table = place.host_reader(table, move |root, _| Grep::new(root, user))?;
     let table = place.host_reader(table, move |root, _| ReadFile::new(root, user))?;
     let table = place.host(table, move |root, _| Edit::new(root, user))?;
     let table = place.host(table, Git::new)?;

@@ -23,7 +23,8 @@ use self::server::Server;
 use self::servers::Servers;
 pub use self::table::LanguageServer;
 use self::table::known;
-use super::inside::{Inside, READ, may};
+use super::inside::Inside;
+use super::lines::on_thread;
 use super::root::Root;
 use super::running::find;
 use super::scope;
@@ -45,8 +46,7 @@ const DIAGNOSTICS_QUIET: Duration = Duration::from_millis(500);
 /// Asks language servers about files below a root.
 #[derive(Debug)]
 pub struct Lsp {
-    root: Root,
-    user: Option<User>,
+    files: Files,
     servers: Servers,
     table: Vec<LanguageServer>,
     allow_project_code: bool,
@@ -108,7 +108,8 @@ impl Lsp {
         // The operator's first: of those for the same files the first one counts.
         let table = own.iter().cloned().chain(known).collect();
         let user = sandbox.settings().user;
-        Self { root, user, servers: Servers::new(sandbox), table, allow_project_code: settings.allow_project_code }
+        let (files, servers) = (Files { root, user }, Servers::new(sandbox));
+        Self { files, servers, table, allow_project_code: settings.allow_project_code }
     }
 
     /// The first server for a file that can be started. For a folder, the one for the first file that has one.
@@ -136,24 +137,17 @@ impl Lsp {
         Err(ToolError::needs(format!("a language server for this file: {}", reasons.join("; "))))
     }
 
-    /// The text of a file that the tool may read.
-    fn text(&self, path: &Path) -> Option<Arc<str>> {
-        let (content, stat) = Inside::open(&self.root, path).ok()?.read(FILE_BYTES_MAX).ok()?;
-        let is_fine = content.len() as u64 <= FILE_BYTES_MAX && may(self.user, &stat, READ);
-        String::from_utf8(content).ok().filter(|_| is_fine).map(Into::into)
-    }
-
     async fn ask(&self, ask: &Asked<'_>, server: &Arc<Server>) -> Result<Value, NoAnswer> {
         let (context, query, file) = (ask.context, ask.query, uri(&ask.path));
         let client = &server.client;
         let mut shown = 0;
         if let Some(text) = &ask.text {
             let language = ask.of.language(&ask.path).unwrap_or("plaintext");
-            shown = server.show(&ask.path, language, Arc::clone(text), |path| self.text(path)).await?;
+            shown = server.show(&ask.path, language, Arc::clone(text), &self.files).await?;
         }
-        server.settle(context).await;
+        server.settle(context).await?;
         let encoding = *server.encoding.lock().unwrap_or_else(PoisonError::into_inner);
-        let mut places = Places::new(&self.root, encoding, |path: &Path| self.text(path));
+        let mut places = Places::new(&self.files.root, encoding, |path: &Path| self.files.text(path));
         let limit = query.limit as usize;
         let document = json!({ "uri": file });
         let mut params = json!({ "textDocument": document });
@@ -191,6 +185,32 @@ impl Lsp {
         };
         answer["server"] = json!(ask.of.name);
         Ok(answer)
+    }
+}
+
+/// The files that the tool may read.
+#[derive(Debug, Clone)]
+struct Files {
+    root: Root,
+    user: Option<User>,
+}
+
+impl Files {
+    async fn resolve(&self, path: &str) -> Result<PathBuf, ToolError> {
+        let (root, path) = (self.root.clone(), path.to_owned());
+        on_thread(move || root.resolve(Some(&path)).map_err(|error| error.at("/path"))).await
+    }
+
+    /// The text of a file, read on a thread that may block.
+    async fn read(&self, path: &Path) -> Option<Arc<str>> {
+        let (files, path) = (self.clone(), path.to_owned());
+        on_thread(move || Ok(files.text(&path))).await.ok().flatten()
+    }
+
+    fn text(&self, path: &Path) -> Option<Arc<str>> {
+        let (content, _) = Inside::open(&self.root, path, self.user).ok()?.read(FILE_BYTES_MAX).ok()?;
+        let is_fine = content.len() as u64 <= FILE_BYTES_MAX;
+        String::from_utf8(content).ok().filter(|_| is_fine).map(Into::into)
     }
 }
 
@@ -238,14 +258,14 @@ impl Tool for Lsp {
     }
 
     async fn call(&self, context: &Context, query: Query) -> Result<Output, ToolError> {
-        let path = self.root.resolve(Some(&query.path)).map_err(|error| error.at("/path"))?;
+        let path = self.files.resolve(&query.path).await?;
         if path.is_dir() && query.action != Topic::WorkspaceSymbols {
             return Err(ToolError::bad_input("/path", format!("{:?} is a folder: give a file", query.path)));
         }
         let of = self.server(&path)?;
         let text = match path.is_dir() {
             true => None,
-            false => Some(self.text(&path).ok_or_else(|| {
+            false => Some(self.files.read(&path).await.ok_or_else(|| {
                 let mib = FILE_BYTES_MAX / 1024 / 1024;
                 let message = format!("{:?} is no UTF-8 text of at most {mib} MiB that can be read", query.path);
                 ToolError::bad_input("/path", message)
@@ -257,7 +277,7 @@ impl Tool for Lsp {
             }
             Topic::DocumentSymbols | Topic::WorkspaceSymbols | Topic::Diagnostics => None,
         };
-        let workspace = of.workspace(&self.root, &path);
+        let workspace = of.workspace(&self.files.root, &path);
         let asked = Asked { context, query: &query, of, path, text, position };
         // A server that ended meanwhile is started once more.
         let (server, _using) = self.servers.get(context, of, &workspace).await?;

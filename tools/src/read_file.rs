@@ -8,7 +8,7 @@ use ring::digest;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::inside::{Inside, READ, may};
+use super::inside::Inside;
 use super::lines::on_thread;
 use super::root::{Root, Unreachable};
 use super::scope;
@@ -122,10 +122,8 @@ fn read(root: &Root, user: Option<User>, context: &Context, input: &Excerpt) -> 
     if path.is_dir() {
         return Err(Unreachable::NotAFile(input.path.clone()).at("/path"));
     }
-    let (mut file, stat) = Inside::open(root, &path)?.file().map_err(|error| unreadable(&input.path, &error))?;
-    if !may(user, &stat, READ) {
-        return Err(unreadable(&input.path, &io::ErrorKind::PermissionDenied.into()));
-    }
+    let opened = Inside::open(root, &path, user).and_then(|inside| inside.file());
+    let (mut file, stat) = opened.map_err(|error| unreadable(&input.path, &error))?;
     let bytes = u64::try_from(stat.st_size).unwrap_or_default();
     let known = Known { path: root.relative(&path), bytes, ..Known::default() };
     let mut head = Vec::new();

@@ -2,12 +2,15 @@
 //! followed.
 
 use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use globset::{GlobBuilder, GlobMatcher};
 use ignore::{Walk, WalkBuilder};
 
+use super::inside::{ENTER, READ, may};
 use super::lines::Lines;
 use super::root::{is_key, slashed};
+use sandbox::User;
 use toolyard_tool::ToolError;
 
 /// Files in the order of their paths, so that a second attempt of a call has the same output. They end early when the
@@ -16,6 +19,8 @@ pub(super) struct Files<'a> {
     root: PathBuf,
     walk: Walk,
     lines: &'a Lines,
+    /// Folders that the user may not list, and that are not noted yet.
+    closed: Arc<Mutex<Vec<PathBuf>>>,
     /// How many files and folders were passed over because they cannot be read, and the first of them with the reasons.
     unreadable: usize,
     named: Vec<String>,
@@ -31,20 +36,34 @@ const PATTERN_BYTES_MAX: usize = 1024;
 pub(super) const CUT: &str = ", cut at the limit: more match. Narrow the search or raise the limit";
 
 impl<'a> Files<'a> {
-    /// The files below `folder`, or the one file that it is.
-    pub(super) fn below(root: &Path, folder: &Path, lines: &'a Lines) -> Self {
+    /// The files below `folder`, or the one file that it is; when `user` is given, only in folders that the user may
+    /// list. The root itself was chosen by the operator.
+    pub(super) fn below(root: &Path, folder: &Path, user: Option<User>, lines: &'a Lines) -> Self {
         let wanted = folder.to_owned();
+        let closed = Arc::new(Mutex::new(Vec::new()));
+        let noted = Arc::clone(&closed);
+        let is_open = move |entry: &ignore::DirEntry| {
+            let is_folder = entry.file_type().is_some_and(|kind| kind.is_dir());
+            if !is_folder || entry.depth() == 0 || lists(user, entry.path()) {
+                return true;
+            }
+            noted.lock().unwrap_or_else(PoisonError::into_inner).push(entry.path().to_owned());
+            false
+        };
         // From the root down, so that its ignore files count and none above it do. A file that is named is looked at
         // anyway.
         let walk = WalkBuilder::new(if folder.is_dir() { root } else { folder })
             .parents(false)
-            .filter_entry(move |entry| entry.path().starts_with(&wanted) || wanted.starts_with(entry.path()))
+            .filter_entry(move |entry| {
+                let is_on_the_way = entry.path().starts_with(&wanted) || wanted.starts_with(entry.path());
+                is_on_the_way && is_open(entry)
+            })
             .require_git(false)
             // The found files depend on the folder, not on the settings of the worker's user.
             .git_global(false)
             .sort_by_file_path(Path::cmp)
             .build();
-        Self { root: root.to_owned(), walk, lines, unreadable: 0, named: Vec::new() }
+        Self { root: root.to_owned(), walk, lines, closed, unreadable: 0, named: Vec::new() }
     }
 
     /// Notes that a file cannot be read, by its path from the root, and why.
@@ -68,12 +87,23 @@ impl<'a> Files<'a> {
     }
 }
 
+/// Whether a user may list a folder and enter it.
+fn lists(user: Option<User>, folder: &Path) -> bool {
+    user.is_none() || rustix::fs::lstat(folder).is_ok_and(|found| may(user, &found, READ | ENTER))
+}
+
 impl Iterator for Files<'_> {
     type Item = PathBuf;
 
     fn next(&mut self) -> Option<PathBuf> {
         while !self.lines.is_over() {
-            match self.walk.next()? {
+            let entry = self.walk.next();
+            let closed = std::mem::take(&mut *self.closed.lock().unwrap_or_else(PoisonError::into_inner));
+            for folder in closed {
+                let path = folder.strip_prefix(&self.root).map(slashed).unwrap_or_default();
+                self.pass_over(&path, &std::io::ErrorKind::PermissionDenied.to_string());
+            }
+            match entry? {
                 Ok(entry) if is_key(entry.path()) => {}
                 Ok(entry) if entry.file_type().is_some_and(|kind| kind.is_file()) => return Some(entry.into_path()),
                 Ok(_) => {}

@@ -19,6 +19,12 @@ async fn search(headers: HeaderMap, Json(asked): Json<Value>) -> axum::response:
     match asked["query"].as_str().unwrap() {
         "limited" => (StatusCode::TOO_MANY_REQUESTS, [("retry-after", "7")], "slow down").into_response(),
         "broken" => (StatusCode::BAD_GATEWAY, format!("key was {key}")).into_response(),
+        "repeated" => {
+            let text = format!("invalid key {}", key.trim_start_matches("Bearer "));
+            (StatusCode::BAD_GATEWAY, text).into_response()
+        }
+        // The key lies across the end of what is quoted.
+        "long" => (StatusCode::BAD_GATEWAY, format!("{}{key}", "x".repeat(2_037))).into_response(),
         "malformed" => Json(json!({ "results": 5 })).into_response(),
         "no json" => "oh".into_response(),
         "large" => Json(json!({ "results": [{ "url": "x", "content": "x".repeat(70_000) }] })).into_response(),
@@ -44,6 +50,11 @@ async fn documents(Json(asked): Json<Value>) -> axum::response::Response {
         "events" => {
             let events: String = events.iter().map(|event| format!("data: {event}\n\n")).collect();
             ([("content-type", "text/event-stream")], events + "data: [DONE]\n\n").into_response()
+        }
+        "long names" => {
+            let passage = json!({ "file_id": "f", "filename": "n".repeat(100_000), "text": "" });
+            let lines = format!("{}\n", json!({ "results": [passage] })).repeat(20);
+            ([("content-type", "application/x-ndjson")], lines).into_response()
         }
         "final" => Json(json!({ "results": [passage], "text": "It is.", "final": true })).into_response(),
         "empty" => Json(json!({ "results": [], "final": true })).into_response(),
@@ -108,6 +119,10 @@ async fn errors_of_a_backend_are_typed_and_tell_no_key() {
     let error = call("web_search", json!({ "query": "broken" })).await.result.unwrap_err();
     assert!(error.retryable && error.message.contains("502"), "{error:?}");
     assert!(!error.message.contains("sesame"), "{error:?}");
+    let error = call("web_search", json!({ "query": "repeated" })).await.result.unwrap_err();
+    assert!(error.message.contains("invalid key [secret]"), "{error:?}");
+    let error = call("web_search", json!({ "query": "long" })).await.result.unwrap_err();
+    assert!(error.message.contains("xxx") && !error.message.contains("Bearer"), "{error:?}");
     let error = call("web_search", json!({ "query": "large" })).await.result.unwrap_err();
     assert_eq!(error.kind, ErrorKind::OutputTooLarge);
     for query in ["malformed", "no json"] {
@@ -136,6 +151,8 @@ async fn a_final_answer_is_the_text_itself_and_streams_if_its_backend_does() {
         assert_eq!(parts[0], Content::Text("It is.".to_owned()), "{query}");
         assert_eq!(json_of(&parts[1])["results"][0]["file_id"], "f1", "{query}");
     }
+    let error = call("file_search", json!({ "query": "long names" })).await.result.unwrap_err();
+    assert_eq!(error.kind, ErrorKind::OutputTooLarge, "{error:?}");
     for query in ["empty", "list"] {
         let error = call("file_search", json!({ "query": query })).await.result.unwrap_err();
         assert!(error.message.contains("something of no use"), "{error:?}");

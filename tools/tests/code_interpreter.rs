@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used, reason = "it is all tests")]
 
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 
 use run::{Content, ErrorKind};
@@ -95,6 +96,22 @@ print(os.getcwd())";
 }
 
 #[tokio::test]
+async fn folders_that_are_nested_deeper_than_a_path_is_long_go_with_their_call() {
+    let table = table().await;
+    let code = "\
+import os\n\
+print(os.path.dirname(os.getcwd()), flush=True)\n\
+for _ in range(3000):\n    os.mkdir('d')\n    os.chdir('d')";
+    let called = testkit::call_in(&table, "code_interpreter", json!({ "code": code })).await;
+    let folder = called.text_on("logs");
+    assert!(folder.starts_with('/'), "{called:?}");
+    assert!(called.error().contains("nested deeper than"), "{}", called.error());
+    assert!(!Path::new(folder.trim()).exists());
+    let next = json!({ "code": "print(1)" });
+    assert_eq!(testkit::call_in(&table, "code_interpreter", next).await.text_on("logs"), "1\n");
+}
+
+#[tokio::test]
 async fn links_lead_to_no_file_of_the_machine() {
     let secret = tempfile::NamedTempFile::new().unwrap();
     std::fs::write(secret.path(), "secret").unwrap();
@@ -143,6 +160,21 @@ async fn a_file_that_is_too_large_is_named_and_left_out() {
     let (summary, data) = parts(&run("open('big', 'wb').truncate(20 << 20)").await);
     let left_out = summary["files"][0]["left_out"].as_str().unwrap();
     assert!(data.is_empty() && left_out.contains("16777216"), "{summary}");
+}
+
+#[tokio::test]
+async fn a_program_that_may_be_a_python_gets_no_variable_of_the_worker() {
+    let folder = tempfile::tempdir().unwrap();
+    let (program, seen) = (folder.path().join("python3"), folder.path().join("seen"));
+    std::fs::set_permissions(folder.path(), std::fs::Permissions::from_mode(0o777)).unwrap();
+    let script = format!("#!/bin/sh\nenv > {}\necho /nowhere/python3\necho /nowhere\n", seen.display());
+    std::fs::write(&program, script).unwrap();
+    std::fs::set_permissions(&program, std::fs::Permissions::from_mode(0o755)).unwrap();
+    assert!(std::env::var_os("CARGO_MANIFEST_DIR").is_some(), "the worker has a variable that could be seen");
+    let table = table_with(PythonSettings { python: Some(program), ..PythonSettings::default() }).await;
+    assert!(!seen.exists(), "{}", std::fs::read_to_string(seen).unwrap_or_default());
+    let called = testkit::call_in(&table, "code_interpreter", json!({ "code": "print(2)" })).await;
+    assert!(called.error().contains("python3: it does not"), "{called:?}");
 }
 
 #[tokio::test]

@@ -5,11 +5,12 @@
 mod tree;
 
 use std::fs;
+use std::fs::Permissions;
 use std::os::unix::fs::{PermissionsExt as _, symlink};
 
 use run::{Content, ErrorKind};
 use serde_json::{Value, json};
-use tools::{Edit, ReadFile};
+use tools::{Edit, Glob, Grep, ReadFile};
 use toolyard_tool::Table;
 use toolyard_tool::testkit::{self, Called};
 
@@ -272,4 +273,51 @@ async fn long_lines_and_much_text_are_cut_with_a_mark() {
     let facts = facts(&called);
     assert_eq!((&facts["lines"], &facts["more"]), (&json!(100_000), &json!(true)));
     assert!(text(&called).len() <= 128 * 1024);
+}
+
+#[tokio::test]
+async fn a_file_in_a_folder_that_the_user_of_tools_may_not_enter_is_not_read_or_changed() {
+    if !rustix::process::geteuid().is_root() {
+        // Only root has another user for its tools; the system checks all others.
+        return;
+    }
+    let tree = Tree::of(&[("private/in/a", "secret\n"), ("open/a", "plain\n")]);
+    let access = |path: &str, mode| fs::set_permissions(tree.path().join(path), Permissions::from_mode(mode)).unwrap();
+    access("private", 0o700);
+    access("private/in", 0o777);
+    access("private/in/a", 0o666);
+    let user = Some(sandbox::User::NOBODY);
+    let read = async |path: &str| testkit::call(ReadFile::new(tree.root(), user), json!({ "path": path })).await;
+    assert!(read("open/a").await.result.is_ok());
+    let error = read("private/in/a").await;
+    assert!(error.error().contains("cannot be read: permission denied"), "{error:?}");
+    let edits = json!([{ "old_text": "secret", "new_text": "changed" }]);
+    for arguments in
+        [json!({ "path": "private/in/a", "edits": edits }), json!({ "path": "private/in/new", "content": "x" })]
+    {
+        let called = testkit::call(Edit::new(tree.root(), user), arguments).await;
+        assert!(called.error().contains("permission denied"), "{called:?}");
+    }
+}
+
+#[tokio::test]
+async fn what_the_user_of_tools_may_not_read_is_passed_over_by_searches() {
+    if !rustix::process::geteuid().is_root() {
+        return;
+    }
+    let tree = Tree::of(&[("private/a", "needle\n"), ("b", "needle\n"), ("open/c", "needle\n")]);
+    for (path, mode) in [("private", 0o700), ("b", 0o600)] {
+        fs::set_permissions(tree.path().join(path), Permissions::from_mode(mode)).unwrap();
+    }
+    let user = Some(sandbox::User::NOBODY);
+    let found = testkit::call(Grep::new(tree.root(), user), json!({ "pattern": "needle" })).await;
+    assert_eq!(found.text(), "open/c:1:needle\n");
+    assert!(found.answer().contains("2 could not be read: b (permission denied), private (permission denied)"));
+    // A name can be read by whoever may list its folder.
+    let listed = testkit::call(Glob::new(tree.root(), user), json!({ "pattern": "**/*" })).await;
+    assert_eq!(listed.text(), "b\nopen/c\n");
+    for path in ["private", "private/a"] {
+        let named = testkit::call(Grep::new(tree.root(), user), json!({ "pattern": "needle", "path": path })).await;
+        assert_eq!(named.text(), "", "{path}");
+    }
 }

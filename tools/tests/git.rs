@@ -245,6 +245,28 @@ async fn nothing_that_a_repository_configures_is_run() {
 }
 
 #[tokio::test]
+async fn a_repository_that_includes_configuration_under_a_condition_is_refused() {
+    for condition in ["gitdir:**/worktrees/**", "onbranch:new"] {
+        let (tree, spy) = (repository(), Tree::of(&[]));
+        let (mark, included) = (spy.path().join("ran"), spy.path().join("included"));
+        fs::write(&included, format!("[filter \"evil\"]\n\tsmudge = touch {}\n", mark.display())).unwrap();
+        tree.write(".gitattributes", b"* filter=evil\n");
+        sh(tree.path(), &["add", "."]);
+        sh(tree.path(), &["commit", "--quiet", "-m", "attributes"]);
+        sh(tree.path(), &["config", &format!("includeIf.{condition}.path"), included.to_str().unwrap()]);
+        let ask = json!({ "action": "worktree", "operation": "create", "path": "beside", "name": "new" });
+        let called = git(&tree, ask).await;
+        assert!(!mark.exists(), "{condition}: the filter was run");
+        let error = called.result.unwrap_err();
+        assert_eq!((error.kind, error.violations[0].path.as_str()), (ErrorKind::ArgumentsInvalid, "/folder"));
+        assert!(error.violations[0].message.contains("includeIf"), "{error:?}");
+        // The test would see it.
+        sh(tree.path(), &["worktree", "add", "--quiet", "-b", "new", "seen"]);
+        assert!(mark.exists(), "{condition}");
+    }
+}
+
+#[tokio::test]
 async fn a_repository_that_is_not_all_inside_of_the_root_is_refused() {
     let outer = repository();
     fs::create_dir_all(outer.path().join("below/linked")).unwrap();

@@ -28,7 +28,7 @@ fn project() -> Tree {
 }
 
 async fn glob(tree: &Tree, arguments: Value) -> Called {
-    testkit::call(Glob::new(tree.root()), arguments).await
+    testkit::call(Glob::new(tree.root(), None), arguments).await
 }
 
 #[tokio::test]

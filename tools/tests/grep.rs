@@ -5,9 +5,14 @@
 mod tree;
 
 use std::os::unix::fs::symlink;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
 use std::time::Duration;
 
 use run::ErrorKind;
+use rustix::fs::{self, CWD, RenameFlags};
 use serde_json::{Value, json};
 use tokio::time::timeout;
 use tools::Grep;
@@ -16,7 +21,7 @@ use toolyard_tool::testkit::{self, Called};
 use tree::Tree;
 
 async fn grep(tree: &Tree, arguments: Value) -> Called {
-    testkit::call(Grep::new(tree.root()), arguments).await
+    testkit::call(Grep::new(tree.root(), None), arguments).await
 }
 
 /// The text that is said when there is nothing else of interest.
@@ -175,11 +180,64 @@ async fn a_match_is_shown_while_the_search_goes_on_and_a_cancelled_search_stops(
     std::io::Write::write_all(&mut &endless, &b"filler\n".repeat(2_000)).unwrap();
     endless.set_len(1 << 42).unwrap();
     tree.write("c.txt", b"two\n");
-    let mut call = testkit::start(Grep::new(tree.root()), json!({ "pattern": "two" }));
+    let mut call = testkit::start(Grep::new(tree.root(), None), json!({ "pattern": "two" }));
     let first = timeout(Duration::from_secs(5), call.chunk()).await.unwrap().unwrap();
     assert!(format!("{first:?}").contains("a.txt:1:two"), "{first:?}");
     call.cancel();
     timeout(Duration::from_secs(5), call.end()).await.unwrap();
+}
+
+/// Exchanges two files without a pause until it is dropped.
+struct Swap {
+    over: Arc<AtomicBool>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Swap {
+    fn start(one: PathBuf, other: PathBuf) -> Self {
+        let over = Arc::new(AtomicBool::new(false));
+        let seen = Arc::clone(&over);
+        let thread = std::thread::spawn(move || {
+            while !seen.load(Ordering::Relaxed) {
+                fs::renameat_with(CWD, &one, CWD, &other, RenameFlags::EXCHANGE).unwrap();
+            }
+        });
+        Self { over, thread: Some(thread) }
+    }
+}
+
+impl Drop for Swap {
+    fn drop(&mut self) {
+        self.over.store(true, Ordering::Relaxed);
+        self.thread.take().unwrap().join().unwrap();
+    }
+}
+
+#[tokio::test]
+async fn a_link_that_is_put_in_the_place_of_a_file_meanwhile_is_not_followed() {
+    let (tree, outside) = (Tree::of(&[("x", "plain\n"), (".aside/other", "")]), Tree::of(&[("secret", "needle\n")]));
+    std::fs::remove_file(tree.path().join(".aside/other")).unwrap();
+    symlink(outside.path().join("secret"), tree.path().join(".aside/other")).unwrap();
+    let _swap = Swap::start(tree.path().join("x"), tree.path().join(".aside/other"));
+    for _ in 0..1_000 {
+        assert_eq!(lines(&tree, json!({ "pattern": "needle" })).await, "");
+    }
+}
+
+#[tokio::test]
+async fn a_pipe_that_is_put_in_the_place_of_a_file_meanwhile_is_not_waited_for() {
+    let tree = Tree::of(&[("x", "plain\n"), (".aside/x", "")]);
+    let (file, pipe) = (tree.path().join("x"), tree.path().join(".aside/other"));
+    fs::mkfifoat(CWD, &pipe, fs::Mode::from_raw_mode(0o600)).unwrap();
+    let swap = Swap::start(file.clone(), pipe.clone());
+    for _ in 0..1_000 {
+        if timeout(Duration::from_secs(5), grep(&tree, json!({ "pattern": "needle" }))).await.is_err() {
+            drop(swap);
+            // A pipe that is open for writing is waited for no longer.
+            let ends = [file, pipe].map(|path| std::fs::File::options().read(true).write(true).open(path));
+            panic!("a search waits for a pipe: {ends:?}");
+        }
+    }
 }
 
 /// A pattern that needs thousands of states for each byte of a line.
@@ -190,7 +248,7 @@ async fn a_search_ends_with_its_call_also_within_a_line() {
     let line: String = (0..8_000_000_u64).map(|n| if (n * n / 7) % 3 == 0 { 'a' } else { 'b' }).collect();
     let tree = Tree::of(&[("ab.txt", line.as_str())]);
     let before = processor_time();
-    let call = testkit::start(Grep::new(tree.root()), json!({ "pattern": SLOW, "path": "ab.txt" }));
+    let call = testkit::start(Grep::new(tree.root(), None), json!({ "pattern": SLOW, "path": "ab.txt" }));
     while processor_time() < before + Duration::from_millis(300) {
         tokio::time::sleep(Duration::from_millis(10)).await;
     }

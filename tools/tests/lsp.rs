@@ -215,6 +215,60 @@ async fn a_call_that_is_cancelled_is_cancelled_at_the_server() {
     assert!(yard.ask(at("hover")).await["hover"].is_string(), "the server goes on");
 }
 
+/// A server that reads its project for a second, and answers `hover` with whether it has.
+const SLOW: &str = r#"
+import json, sys, threading, time
+log = open("log", "a")
+lock, ready = threading.Lock(), []
+def send(message):
+    data = json.dumps({"jsonrpc": "2.0", **message}).encode()
+    with lock:
+        sys.stdout.buffer.write(b"Content-Length: %d\r\n\r\n" % len(data) + data)
+        sys.stdout.buffer.flush()
+def progress(kind):
+    send({"method": "$/progress", "params": {"token": 1, "value": {"kind": kind}}})
+def index():
+    time.sleep(1)
+    ready.append(True)
+    progress("end")
+while True:
+    length = 0
+    while (line := sys.stdin.buffer.readline().strip()):
+        length = int(line.split(b":")[1])
+    if not length:
+        break
+    message = json.loads(sys.stdin.buffer.read(length))
+    method = message.get("method")
+    if method == "initialize":
+        send({"id": message["id"], "result": {"capabilities": {}}})
+    elif method == "textDocument/didOpen":
+        progress("begin")
+        threading.Thread(target=index).start()
+        log.write("opened")
+        log.flush()
+    elif method == "textDocument/hover":
+        send({"id": message["id"], "result": {"contents": {"kind": "plaintext", "value": str(bool(ready))}}})
+"#;
+
+#[tokio::test]
+async fn a_server_that_reads_its_project_is_waited_for_also_after_a_cancelled_call() {
+    let tree = Tree::of(&[("slow.py", SLOW), ("a.odd", "one two\n")]);
+    let settings = "[[language_server]]\nname = \"slow\"\nprogram = \"python3\"\narguments = [\"slow.py\"]\n\
+                    files = { \"*.odd\" = \"odd\" }\n";
+    let yard = yard(tree, settings);
+    let first = testkit::start_in(&yard.table, "lsp", at("hover"));
+    timeout(SOON, async {
+        while !std::fs::read_to_string(yard.tree.path().join("log")).is_ok_and(|log| log.contains("opened")) {
+            sleep(Duration::from_millis(5)).await;
+        }
+    })
+    .await
+    .unwrap();
+    first.cancel();
+    assert_eq!(timeout(SOON, first.end()).await.unwrap().error(), "the call was cancelled");
+    assert_eq!(yard.ask(at("hover")).await["hover"], "True");
+}
+
 #[tokio::test]
 async fn a_server_that_ends_or_writes_what_is_no_message_fails_only_its_call() {
     let yard = odd();

@@ -1,5 +1,7 @@
 //! Asks hooks about an execution before its end is stored.
 
+use std::sync::Arc;
+
 use hooks::{CallStage, HookPoint, HookRequest, Hooks};
 use proto::convert::log::Job;
 use run::{
@@ -7,6 +9,7 @@ use run::{
     ToolName, limit,
 };
 use tokio::runtime::Handle;
+use tokio::sync::watch;
 use tokio::time::{Duration, Instant};
 
 use toolyard_tool::Table;
@@ -54,6 +57,25 @@ pub(crate) fn check(hooks: &Hooks, table: &Table) -> Result<(), Unwatchable> {
         }
     }
     Ok(())
+}
+
+/// The tools of a worker: those that its hooks can watch, and those that follow, which are not checked.
+#[derive(Debug)]
+pub(crate) struct Tables {
+    pub(crate) first: Arc<Table>,
+    pub(crate) later: watch::Receiver<Arc<Table>>,
+}
+
+impl Tables {
+    /// Takes the first table. One that comes while the worker connects counts as a later one.
+    ///
+    /// # Errors
+    /// As [`check`].
+    pub(crate) fn check(hooks: &Hooks, mut tables: watch::Receiver<Arc<Table>>) -> Result<Self, Unwatchable> {
+        let first = Arc::clone(&tables.borrow_and_update());
+        check(hooks, &first)?;
+        Ok(Self { first, later: tables })
+    }
 }
 
 /// The outcome of an execution after all hooks answered.
@@ -205,6 +227,16 @@ mod tests {
     use toolyard_tool::About;
 
     use super::*;
+
+    #[test]
+    fn a_table_that_comes_while_the_worker_connects_is_not_the_one_that_was_checked() {
+        let sender = watch::Sender::new(Arc::new(Table::new()));
+        let Tables { first, later } = Tables::check(&Hooks::default(), sender.subscribe()).expect("no hook watches");
+        assert!(!later.has_changed().expect("the sender lives"));
+        sender.send_replace(Arc::new(Table::new()));
+        assert!(later.has_changed().expect("the sender lives"), "it is checked when it is taken");
+        assert!(!Arc::ptr_eq(&first, &later.borrow()));
+    }
 
     fn piece(bytes: usize) -> Chunk {
         Chunk::Content { channel: String::new(), content: Content::Text("x".repeat(bytes)) }

@@ -119,7 +119,7 @@ pub async fn serve_changing(
     stop: CancellationToken,
     ready: impl FnOnce(&WorkerId) + Send + 'static,
 ) -> Result<(), Error> {
-    hooked::check(&options.hooks, &tables.borrow())?;
+    let tables = hooked::Tables::check(&options.hooks, tables)?;
     let elsewhere = options.hooks.asked_elsewhere(&[HookPoint::PostToolUse, HookPoint::ToolError]);
     if !elsewhere.is_empty() {
         tracing::info!(hooks = elsewhere.join(", "), "coordinators ask these hooks: each of them needs the file too");

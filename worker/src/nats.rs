@@ -38,7 +38,7 @@ use toolyard_tool::Table;
 use toolyard_tool::runtime::{RecordStore, Source};
 
 use crate::attempt::Signals;
-use crate::hooked::{Unwatchable, Watched};
+use crate::hooked::{Tables, Unwatchable, Watched};
 use crate::metrics::Counts;
 use crate::objects::Objects;
 use crate::{Options, SandboxReport, limit_slots};
@@ -108,7 +108,7 @@ pub(crate) struct Core {
 
 pub(crate) async fn serve(
     options: Options,
-    mut tables: watch::Receiver<Arc<Table>>,
+    tables: Tables,
     tools: Handle,
     stop: CancellationToken,
     ready: impl FnOnce(&WorkerId),
@@ -124,7 +124,7 @@ pub(crate) async fn serve(
     let party = Party::Pool(options.pool.clone());
     let client = nats::connect(&options.nats_url, &options.credentials, worker.as_str(), &party).await?;
     let context = ContextBuilder::new().timeout(APPEND_TIMEOUT).build(client.clone());
-    let table = Arc::clone(&tables.borrow_and_update());
+    let Tables { first: table, later: tables } = tables;
     let counts = Counts::new(&options.pool);
     counts.host(table.names());
     let leases = leases::Leases::new(client.clone(), counts.leases_lost.clone());

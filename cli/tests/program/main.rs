@@ -21,5 +21,6 @@ mod pause;
 mod process;
 mod runs;
 mod schedules;
+mod secrets;
 mod webhooks;
 mod why;

@@ -9,10 +9,12 @@ use std::path::{Path, PathBuf};
 use futures::TryStreamExt as _;
 use ring::digest::{self, SHA256};
 use rustix::fs::OFlags;
-use sandbox::User;
+use sandbox::{TemporaryFolder, User};
 use serde::Serialize;
-use tempfile::TempDir;
-use toolyard_tool::{Context, ToolError};
+use tokio::runtime::Handle;
+use toolyard_tool::{Context, Left as Leftovers, ToolError};
+
+use crate::lines::on_thread;
 
 /// Bytes of all files that a call is given.
 const GIVEN_BYTES_MAX: u64 = 256 * 1024 * 1024;
@@ -22,6 +24,8 @@ const FILE_BYTES_MAX: u64 = 16 * 1024 * 1024;
 const ALL_BYTES_MAX: u64 = 64 * 1024 * 1024;
 /// Files and folders that are looked at.
 const ENTRIES_MAX: usize = 10_000;
+/// Folders in folders that are looked at.
+const DEPTH_MAX: usize = 64;
 /// Left out files that the result names.
 const LEFT_OUT_MAX: usize = 32;
 /// What is known by the ends of names.
@@ -48,8 +52,12 @@ const MEDIA_TYPES: [(&str, &str); 17] = [
 /// The folder of a call.
 #[derive(Debug)]
 pub(super) struct Folder {
-    top: TempDir,
+    top: PathBuf,
+    /// Removes it; `None` if it is gone.
+    removal: Option<TemporaryFolder>,
     user: Option<User>,
+    /// What the call leaves behind.
+    leftovers: Leftovers,
     /// The SHA-256 of each file that was given.
     given: std::sync::Mutex<HashMap<PathBuf, [u8; 32]>>,
 }
@@ -75,10 +83,10 @@ pub(super) struct Left {
 
 impl Folder {
     /// A fresh one, of the user as whom programs run.
-    pub(super) fn make(user: Option<User>) -> io::Result<Self> {
-        let top = tempfile::Builder::new().prefix("toolyard-code-").tempdir()?;
-        let folder = Self { top, user, given: std::sync::Mutex::default() };
-        folder.own(folder.top())?;
+    pub(super) fn make(user: Option<User>, leftovers: Leftovers) -> io::Result<Self> {
+        let removal = TemporaryFolder::new("toolyard-code-", user)?;
+        let top = removal.path().to_owned();
+        let folder = Self { top, removal: Some(removal), user, leftovers, given: std::sync::Mutex::default() };
         fs::create_dir(folder.work())?;
         folder.own(&folder.work())?;
         Ok(folder)
@@ -86,7 +94,7 @@ impl Folder {
 
     /// All of it: what the code may change.
     pub(super) fn top(&self) -> &Path {
-        self.top.path()
+        &self.top
     }
 
     /// Where the code runs, and files are.
@@ -127,7 +135,11 @@ impl Folder {
             let mut written = fs::File::create_new(&path)?;
             let mut pieces = Box::pin(context.read(file));
             while let Some(piece) = pieces.try_next().await? {
-                written.write_all(&piece)?;
+                written = on_thread(move || {
+                    written.write_all(&piece)?;
+                    Ok(written)
+                })
+                .await?;
             }
             self.own(&path)?;
             let mut given = self.given.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
@@ -137,7 +149,14 @@ impl Folder {
     }
 
     /// The files that are new or changed. Links, and what is no file, are passed over. No process of the call lives.
-    pub(super) fn take(self) -> io::Result<Found> {
+    /// The folder is removed then, which takes its time.
+    pub(super) fn take(mut self) -> io::Result<Found> {
+        let found = self.find();
+        self.removal = None;
+        found
+    }
+
+    fn find(&self) -> io::Result<Found> {
         let mut found = Found::default();
         let given = std::mem::take(&mut *self.given.lock().unwrap_or_else(std::sync::PoisonError::into_inner));
         let mut files = files(&self.work())?;
@@ -181,18 +200,21 @@ impl Folder {
 }
 
 impl Drop for Folder {
+    /// The call is not over before its folder is gone.
     fn drop(&mut self) {
-        // Code may have locked its folders. What cannot be opened is reported by the removal, which comes next.
-        if let Err(error) = files(&self.work()) {
-            tracing::debug!(%error, "the folder of a call cannot be looked through");
-        }
+        let (Some(removal), Ok(runtime)) = (self.removal.take(), Handle::try_current()) else { return };
+        let removing = runtime.spawn_blocking(move || drop(removal));
+        self.leftovers.keep(async { drop(removing.await) }, &runtime);
     }
 }
 
-/// All files below a folder. Folders are opened for their owner, so that they can be read and removed.
+/// All files below a folder. Folders are opened for their owner, so that they can be read.
 fn files(top: &Path) -> io::Result<Vec<PathBuf>> {
-    let (mut files, mut folders, mut count) = (Vec::new(), vec![top.to_owned()], 0);
-    while let Some(folder) = folders.pop() {
+    let (mut files, mut folders, mut count) = (Vec::new(), vec![(top.to_owned(), 0)], 0);
+    while let Some((folder, depth)) = folders.pop() {
+        if depth > DEPTH_MAX {
+            return Err(io::Error::other(format!("the code left folders that are nested deeper than {DEPTH_MAX}")));
+        }
         let metadata = fs::symlink_metadata(&folder)?;
         if metadata.mode() & 0o700 != 0o700 {
             fs::set_permissions(&folder, fs::Permissions::from_mode(0o700))?;
@@ -205,7 +227,7 @@ fn files(top: &Path) -> io::Result<Vec<PathBuf>> {
             }
             let kind = entry.file_type()?;
             if kind.is_dir() {
-                folders.push(entry.path());
+                folders.push((entry.path(), depth + 1));
             } else if kind.is_file() {
                 files.push(entry.path());
             }

@@ -1,17 +1,18 @@
 //! Finds the Python that runs code, and the sandbox for it.
 
 use std::path::{Path, PathBuf};
-use std::process::Stdio;
 use std::time::Duration;
 
 use sandbox::{Exit, Level, Limits, Network, Report, Request, Sandbox, Settings, Wanted};
 use serde::Deserialize;
-use tokio::process::Command;
+use tokio::io::AsyncReadExt as _;
 use tokio::time::timeout;
 use toolyard_tool::Left;
 
 /// How long a Python may take to say where it is, and to start in the sandbox.
 const TRY_TIMEOUT: Duration = Duration::from_secs(20);
+/// Bytes of what a Python writes of itself.
+const ANSWER_BYTES_MAX: u64 = 64 * 1024;
 /// Bytes of memory that one process of the code may take, unless set.
 const MEMORY: u64 = 1024 * 1024 * 1024;
 /// Bytes of one file that the code writes.
@@ -59,34 +60,50 @@ impl Python {
         Err(wrong)
     }
 
+    /// A program of `PATH` may be anything, so it is asked in the sandbox too, where it reads its own folder at most.
     async fn make(sandbox: &Sandbox, settings: &PythonSettings, program: &Path) -> Result<Self, String> {
-        let mut asking = Command::new(program);
-        asking.args(["-I", "-c", WHERE]).stdin(Stdio::null()).kill_on_drop(true);
-        let told = timeout(TRY_TIMEOUT, asking.output()).await.map_err(|_| "it does not start in time".to_owned())?;
-        let told = told.map_err(|error| error.to_string())?;
-        let text = String::from_utf8_lossy(&told.stdout).into_owned();
+        let asked = Self { program: program.to_owned(), sandbox: confined(sandbox, settings, folders_of(program))? };
+        let text = asked.try_once(WHERE).await?;
         let mut lines = text.lines().map(PathBuf::from);
-        let Some(program) = lines.next().filter(|program| told.status.success() && program.is_absolute()) else {
-            return Err(format!("it is no Python 3: it ended with {}", told.status));
+        let Some(program) = lines.next().filter(|program| program.is_absolute()) else {
+            return Err("it is no Python 3: it does not write where it is".to_owned());
         };
-        let sandbox = confined(sandbox, settings, lines.collect())?;
-        let python = Self { program, sandbox };
-        timeout(TRY_TIMEOUT, python.try_once()).await.map_err(|_| "it does not start in time".to_owned())??;
+        let python = Self { program, sandbox: confined(sandbox, settings, lines.collect())? };
+        python.try_once("import json").await?;
         Ok(python)
     }
 
-    async fn try_once(&self) -> Result<(), String> {
-        let folder = super::folder::Folder::make(self.sandbox.settings().user).map_err(|error| error.to_string())?;
-        let mut request = Request::run(self.program.display().to_string(), ["-I", "-c", "import json"], folder.work());
+    /// What a line of code writes in the sandbox.
+    async fn try_once(&self, code: &str) -> Result<String, String> {
+        timeout(TRY_TIMEOUT, self.run(code)).await.map_err(|_| "it does not start in time".to_owned())?
+    }
+
+    async fn run(&self, code: &str) -> Result<String, String> {
+        let folder = super::folder::Folder::make(self.sandbox.settings().user, Left::default());
+        let folder = folder.map_err(|error| error.to_string())?;
+        let mut request = Request::run(self.program.display().to_string(), ["-I", "-c", code], folder.work());
         request.workspace = Some(folder.top().to_owned());
         let mut program = self.sandbox.start(request, Left::default()).await.map_err(|error| error.to_string())?;
+        let mut text = String::new();
+        if let (Some(stdout), _) = program.pipes() {
+            let read = stdout.take(ANSWER_BYTES_MAX).read_to_string(&mut text).await;
+            read.map_err(|error| format!("its answer cannot be read: {error}"))?;
+        }
         match program.report().await {
-            Some(Report::Exited(Exit::ExitCode(0))) => Ok(()),
+            Some(Report::Exited(Exit::ExitCode(0))) => Ok(text),
             Some(Report::Exited(exit)) => Err(format!("it does not run in the sandbox: {exit:?}")),
             Some(Report::Failed(error)) => Err(format!("it does not start in the sandbox: {error}")),
             Some(Report::Gone | Report::PerhapsGone) | None => Err("it ended in an unknown way".to_owned()),
         }
     }
+}
+
+/// The folders of the installation that a program belongs to, by its path and by the path that links lead to:
+/// `/opt/python` for `/opt/python/bin/python3`.
+fn folders_of(program: &Path) -> Vec<PathBuf> {
+    let paths = [Some(program.to_owned()), program.canonicalize().ok()].into_iter().flatten();
+    let folders = paths.filter_map(|path| Some(path.parent()?.parent()?.to_owned()));
+    folders.filter(|folder| folder.is_absolute() && folder.parent().is_some()).collect()
 }
 
 /// The worker's sandbox without a network, with less, and at least confined.

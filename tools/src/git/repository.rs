@@ -3,7 +3,8 @@
 //!
 //! What is overruled: hooks, the file system monitor, filters, external diff programs and text conversions, signing,
 //! editors, pagers, credential and ssh programs, submodules, and every network protocol. A repository whose `.git` or
-//! work tree is outside of the root is refused.
+//! work tree is outside of the root is refused, and so is one that includes configuration under a condition: names in it
+//! could not be overruled before they count.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -133,6 +134,13 @@ impl<'a> Repository<'a> {
         }
         let text = String::from_utf8(listed.stdout).map_err(|_| refused("has names that are no UTF-8"))?;
         let names: Vec<&str> = text.split('\0').filter(|name| !name.is_empty()).collect();
+        if names.iter().any(|name| name.starts_with("includeif.")) {
+            // It may hold in the work tree that git makes, and for the branch that it switches to, though not yet here.
+            return Err(refused(
+                "includes files under a condition (includeIf), which is not supported: include them by \
+                                include.path",
+            ));
+        }
         self.has_identity = ["user.name", "user.email"].iter().all(|name| names.contains(name));
         let mut overruled: Vec<(String, String)> = names.into_iter().filter_map(overruled).collect();
         overruled.dedup();

@@ -2,7 +2,6 @@
 
 use std::fs::File;
 use std::io::{self, Read};
-use std::path::Path;
 
 use grep_searcher::{BinaryDetection, Searcher, SearcherBuilder, Sink, SinkContext, SinkContextKind, SinkMatch};
 
@@ -112,10 +111,9 @@ impl<'a> Page<'a> {
         mut self,
         searcher: &mut Searcher,
         matcher: &matcher::Search<'_>,
-        file: &Path,
+        mut file: File,
     ) -> io::Result<()> {
         let lines = self.lines;
-        let mut file = File::open(file)?;
         let mut head = Vec::new();
         file.by_ref().take(HEAD_BYTES).read_to_end(&mut head)?;
         if is_binary(&head) {

@@ -16,7 +16,7 @@ use toolyard_tool::{Context, ToolError};
 
 /// Messages that wait to be written to a server.
 pub(super) const WRITES_MAX: usize = 64;
-/// Files whose diagnostics are kept.
+/// Files whose diagnostics are kept: those that were reported last.
 const REPORTED_MAX: usize = 2_000;
 /// Works in progress that are counted.
 const WORKING_MAX: usize = 100;
@@ -150,10 +150,12 @@ impl Client {
             "textDocument/publishDiagnostics" => {
                 let Some(uri) = params["uri"].as_str().map(str::to_owned) else { return };
                 let mut reported = lock(&self.reported);
-                if reported.len() < REPORTED_MAX || reported.contains_key(&uri) {
-                    let number = *self.news.borrow() + 1;
-                    reported.insert(uri, (number, params["diagnostics"].take()));
+                if reported.len() == REPORTED_MAX && !reported.contains_key(&uri) {
+                    let oldest = reported.iter().min_by_key(|(_, (number, _))| *number).map(|(uri, _)| uri.clone());
+                    oldest.map(|oldest| reported.remove(&oldest));
                 }
+                let number = *self.news.borrow() + 1;
+                reported.insert(uri, (number, params["diagnostics"].take()));
             }
             "$/progress" => {
                 let (token, mut working) = (params["token"].to_string(), lock(&self.working));
@@ -259,7 +261,7 @@ impl Client {
 
     /// Waits until the server has done what it began, such as indexing a workspace. `first` is how long that may take
     /// to begin.
-    pub(super) async fn settled(&self, context: &Context, first: Duration, time: Duration) {
+    pub(super) async fn settled(&self, first: Duration, time: Duration) {
         let mut news = self.news.subscribe();
         let is_working = || !lock(&self.working).is_empty();
         let began = async { while !is_working() && news.changed().await.is_ok() {} };
@@ -279,8 +281,27 @@ impl Client {
         };
         tokio::select! {
             _ = timeout(time, waits) => {}
-            () = context.cancelled() => {}
             () = self.over.cancelled() => {}
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn of_many_files_the_diagnostics_that_were_reported_last_are_kept() {
+        let client = Client::new(mpsc::channel(1).0, Value::Null);
+        for number in 0..REPORTED_MAX + 10 {
+            let params = json!({ "uri": number.to_string(), "diagnostics": [number] });
+            client.note("textDocument/publishDiagnostics", params);
+        }
+        let found = async |number: usize| {
+            client.diagnostics(&number.to_string(), 0, Duration::ZERO, Duration::from_millis(10)).await
+        };
+        assert_eq!(found(REPORTED_MAX + 9).await, Some(json!([REPORTED_MAX + 9])));
+        assert_eq!(found(0).await, None);
+        assert_eq!(lock(&client.reported).len(), REPORTED_MAX);
     }
 }

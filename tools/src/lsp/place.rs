@@ -10,6 +10,8 @@ use serde_json::Value;
 
 use crate::root::Root;
 
+/// Bytes of all files that are read for one answer; places in further files have no text.
+const READ_BYTES_MAX: usize = 64 * 1024 * 1024;
 /// Characters of a line that are shown.
 const PREVIEW_MAX: usize = 200;
 
@@ -99,11 +101,22 @@ pub(super) struct Places<'a, R> {
     pub(super) encoding: Encoding,
     read: R,
     files: HashMap<PathBuf, Option<Arc<str>>>,
+    bytes: usize,
 }
 
 impl<'a, R: Fn(&Path) -> Option<Arc<str>>> Places<'a, R> {
     pub(super) fn new(root: &'a Root, encoding: Encoding, read: R) -> Self {
-        Self { root, encoding, read, files: HashMap::new() }
+        Self { root, encoding, read, files: HashMap::new(), bytes: 0 }
+    }
+
+    fn text(&mut self, path: &Path) -> Option<Arc<str>> {
+        if let Some(known) = self.files.get(path) {
+            return known.clone();
+        }
+        let text = if self.bytes < READ_BYTES_MAX { (self.read)(path) } else { None };
+        self.bytes += text.as_deref().map_or(0, str::len);
+        self.files.insert(path.to_owned(), text.clone());
+        text
     }
 
     /// The place of a `Location`, a `LocationLink`, or a range of a file.
@@ -123,7 +136,7 @@ impl<'a, R: Fn(&Path) -> Option<Arc<str>>> Places<'a, R> {
         };
         let text = match outside {
             true => None,
-            false => self.files.entry(path.clone()).or_insert_with(|| (self.read)(&path)).clone(),
+            false => self.text(&path),
         };
         let encoding = self.encoding;
         let point = |point: &Value| {
@@ -150,6 +163,26 @@ mod tests {
         }
         assert_eq!(path("file:///a%3ab"), Some(PathBuf::from("/a:b")));
         assert_eq!(path("untitled:1"), None);
+    }
+
+    #[test]
+    fn only_so_many_bytes_of_files_are_read_for_one_answer() {
+        let folder = tempfile::tempdir().unwrap();
+        let root = Root::new(folder.path()).unwrap();
+        let (reads, text) = (std::cell::Cell::new(0), Arc::<str>::from("x".repeat(READ_BYTES_MAX / 4)));
+        let read = |_: &Path| {
+            reads.set(reads.get() + 1);
+            Some(Arc::clone(&text))
+        };
+        let mut places = Places::new(&root, Encoding::Utf8, read);
+        let start = serde_json::json!({ "line": 0, "character": 0 });
+        let range = serde_json::json!({ "start": start, "end": start });
+        let texts = (0..10).map(|number| {
+            let place = places.range(&uri(&root.path().join(number.to_string())), &range).unwrap();
+            place.text.is_some()
+        });
+        assert_eq!(texts.filter(|has_text| *has_text).count(), 4);
+        assert_eq!(reads.get(), 4);
     }
 
     #[test]

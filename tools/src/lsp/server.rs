@@ -11,6 +11,7 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, BufReader};
 use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep_until};
 
+use super::Files;
 use super::client::{Client, NoAnswer, WRITES_MAX};
 use super::place::{Encoding, uri};
 use super::table::LanguageServer;
@@ -135,9 +136,13 @@ impl Server {
     }
 
     /// Waits once until the server has read the project: many begin when the first file is opened, and answer before
-    /// without it.
-    pub(super) async fn settle(&self, context: &Context) {
-        self.settled.get_or_init(|| self.client.settled(context, INDEX_FIRST, INDEX_TIME)).await;
+    /// without it. A call that is cancelled meanwhile leaves that to the next.
+    pub(super) async fn settle(&self, context: &Context) -> Result<(), NoAnswer> {
+        tokio::select! {
+            biased;
+            () = context.cancelled() => Err(NoAnswer::Cancelled),
+            _ = self.settled.get_or_init(|| self.client.settled(INDEX_FIRST, INDEX_TIME)) => Ok(()),
+        }
     }
 
     /// The error of a request, with the reason if the server has ended.
@@ -177,12 +182,12 @@ impl Server {
         file: &Path,
         language: &str,
         text: Arc<str>,
-        read: impl Fn(&Path) -> Option<Arc<str>>,
+        files: &Files,
     ) -> Result<u64, NoAnswer> {
         let mut open = self.open.lock().await;
         let others: Vec<PathBuf> = open.keys().filter(|other| *other != file).cloned().collect();
         for other in others {
-            match read(&other) {
+            match files.read(&other).await {
                 Some(now) => self.change(&other, &mut open, now).await?,
                 None => self.close(&other, &mut open).await?,
             }

@@ -110,6 +110,12 @@ impl Described {
         }
     }
 
+    /// Whether a call may be executed again when it is not known how it ended.
+    pub(crate) fn is_repeatable(&self, default: Effects) -> bool {
+        let effects = self.effects(default);
+        effects.read_only || effects.idempotent
+    }
+
     /// Its manifest, except for name and schema.
     pub(crate) fn about(&self, origin: Origin, default: Effects, timeout: Duration) -> About {
         let effects = self.effects(default);

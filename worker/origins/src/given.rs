@@ -16,6 +16,7 @@ pub(crate) enum Given {
     Variable {
         name: String,
         value: String,
+        prefix: String,
     },
     /// It is read for each call, because mounted secrets change.
     File {
@@ -51,7 +52,7 @@ impl Given {
         let prefix = text("prefix")?.unwrap_or_default().to_owned();
         match (text("env")?, text("file")?) {
             (Some(name), None) => match std::env::var(name) {
-                Ok(value) => Ok(Self::Variable { name: name.to_owned(), value: prefix + &value }),
+                Ok(value) => Ok(Self::Variable { name: name.to_owned(), value, prefix }),
                 Err(error) => Err(format!("the environment variable {name} cannot be read: {error}")),
             },
             (None, Some(path)) => {
@@ -62,18 +63,35 @@ impl Given {
         }
     }
 
-    /// The value now.
+    /// The value now, with its prefix.
     pub(crate) fn read(&self) -> Result<String, String> {
+        let prefix = match self {
+            Self::Plain(_) => "",
+            Self::Variable { prefix, .. } | Self::File { prefix, .. } => prefix,
+        };
+        Ok(prefix.to_owned() + &self.bare()?)
+    }
+
+    /// The texts that are secrets now: with the prefix, and without it. None of a plain value, nor of one that cannot
+    /// be read.
+    pub(crate) fn secrets(&self) -> Vec<String> {
+        match self {
+            Self::Plain(_) => Vec::new(),
+            Self::Variable { .. } | Self::File { .. } => self.read().into_iter().chain(self.bare()).collect(),
+        }
+    }
+
+    fn bare(&self) -> Result<String, String> {
         match self {
             Self::Plain(value) | Self::Variable { value, .. } => Ok(value.clone()),
-            Self::File { path, prefix } => {
+            Self::File { path, .. } => {
                 let failed = |error: &dyn std::fmt::Display| format!("{} cannot be read: {error}", path.display());
                 let bytes = std::fs::metadata(path).map_err(|error| failed(&error))?.len();
                 if bytes > VALUE_BYTES_MAX {
                     return Err(failed(&format!("it has {bytes} bytes, at most {VALUE_BYTES_MAX} are read")));
                 }
                 let text = std::fs::read_to_string(path).map_err(|error| failed(&error))?;
-                Ok(prefix.clone() + text.trim_end_matches(['\r', '\n']))
+                Ok(text.trim_end_matches(['\r', '\n']).to_owned())
             }
         }
     }
@@ -109,6 +127,8 @@ mod tests {
         assert_eq!(given.read().unwrap(), "Bearer one");
         std::fs::write(&file, "two").unwrap();
         assert_eq!(given.read().unwrap(), "Bearer two");
+        assert_eq!(given.secrets(), ["Bearer two", "two"]);
+        assert!(parse(json!("a")).unwrap().secrets().is_empty());
         let variable = parse(json!({ "env": "PATH" })).unwrap();
         assert_eq!(variable.read().unwrap(), std::env::var("PATH").unwrap());
         assert_eq!(format!("{variable:?}"), "the variable PATH");

@@ -149,6 +149,45 @@ async fn a_stream_that_breaks_off_or_falls_silent_is_a_retryable_error() {
     assert!(silent.retryable && silent.message.contains("sent nothing for 1s"), "{}", silent.message);
 }
 
+/// A service that reads a request and closes the connection.
+async fn hanging_up() -> String {
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("http://{}/", listener.local_addr().unwrap());
+    tokio::spawn(async move {
+        loop {
+            let (mut connection, _) = listener.accept().await.unwrap();
+            let mut request = vec![0; 4096];
+            let read = tokio::io::AsyncReadExt::read(&mut connection, &mut request).await.unwrap();
+            assert!(read > 0);
+        }
+    });
+    url
+}
+
+#[tokio::test]
+async fn a_request_that_must_not_be_repeated_and_is_not_answered_may_have_had_its_effect() {
+    let service = Service::start().await;
+    let silent = (service.url("/silent"), "idle_timeout_s = 1");
+    for (url, lines) in [(hanging_up().await, ""), silent] {
+        let text = |method: &str| {
+            format!(
+                "[egress]\naddresses = [\"127.0.0.0/8\"]\n[[tool]]\nname = \"t\"\ndescription = \"A tool.\"\n\
+                 method = \"{method}\"\nurl = \"{url}\"\n{lines}\n"
+            )
+        };
+        let once = error(&host(&text("POST")).await.unwrap().0, json!({})).await;
+        assert_eq!(once.kind, ErrorKind::Interrupted, "{url}: {}", once.message);
+        assert!(once.message.contains("its effect may have happened"), "{}", once.message);
+        let again = error(&host(&text("PUT")).await.unwrap().0, json!({})).await;
+        assert!(again.retryable && again.kind == ErrorKind::ToolFailed, "{url}: {again:?}");
+    }
+    // It was not sent.
+    let closed = "[egress]\naddresses = [\"127.0.0.0/8\"]\n[[tool]]\nname = \"t\"\ndescription = \"A tool.\"\n\
+                  method = \"POST\"\nurl = \"http://127.0.0.1:1/\"\n";
+    let unreached = error(&host(closed).await.unwrap().0, json!({})).await;
+    assert!(unreached.retryable && unreached.kind == ErrorKind::ToolFailed, "{unreached:?}");
+}
+
 #[tokio::test]
 async fn a_cancelled_call_closes_its_connection() {
     let service = Service::start().await;

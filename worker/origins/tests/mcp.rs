@@ -4,18 +4,22 @@
 
 mod hosted;
 
+use std::path::Path;
+use std::process::Command;
 use std::time::Duration;
 
-use origins::mcp::Selection;
+use origins::mcp::{Host, Programs, Selection};
 use origins::mcp::config::{Patterns, Reach, Secret, ServerConfig};
 use run::{Chunk, ErrorKind};
 use rustix::process::{Pid, test_kill_process};
+use sandbox::{Level, Sandbox, Settings, Wanted};
 use serde_json::{Value, json};
 use tokio::time::{Instant, sleep, timeout};
-use toolyard_tool::testkit::{Called, manifest, start_in};
+use tokio_util::sync::CancellationToken;
+use toolyard_tool::testkit::{Called, call_in, manifest, start_in};
 use toolyard_tool::{Table, tool};
 
-use hosted::{SOON, host, host_with, server};
+use hosted::{Hosted, SOON, host, host_with, server};
 
 fn names(table: &Table) -> Vec<String> {
     table.manifests().map(|manifest| manifest.name.to_string()).collect()
@@ -43,7 +47,7 @@ fn kind_of(called: &Called) -> ErrorKind {
 async fn the_tools_of_all_pages_are_hosted_with_their_effects_and_called() {
     let hosted = host(vec![server("well")]).await;
     let table = hosted.table();
-    assert_eq!(names(&table).len(), 13);
+    assert_eq!(names(&table).len(), 16);
     let echo = manifest(&table, "echo").unwrap();
     assert_eq!((echo.title.as_str(), echo.description.as_str()), ("Echo", "Gives the text back."));
     assert!(echo.effects.read_only && echo.effects.open_world && echo.policy.repeatable);
@@ -99,6 +103,47 @@ async fn a_server_that_dies_in_the_middle_is_started_again_and_its_call_fails() 
     let note = json!({"note": hosted.folder.path().join("died")});
     assert!(hosted.call("die_again", note.clone()).await.result.unwrap_err().retryable);
     assert_eq!(hosted.call("die_again", note).await.answer(), "alive again");
+    hosted.stop().await;
+}
+
+#[tokio::test]
+async fn a_task_whose_server_ends_is_not_called_again_and_its_effect_may_have_happened() {
+    let hosted = host(vec![server("well")]).await;
+    let called = hosted.call("task_dies", json!({"note": hosted.note()})).await;
+    assert_eq!(hosted.noted(), "called\n");
+    assert_eq!(kind_of(&called), ErrorKind::Interrupted, "{}", called.error());
+    assert!(called.error().contains("its effect may have happened"), "{}", called.error());
+    hosted.stop().await;
+}
+
+#[tokio::test]
+async fn what_a_server_writes_to_its_standard_error_does_not_reach_callers() {
+    let quick = ServerConfig { start_timeout: Duration::from_secs(3), ..server("dies_later") };
+    let hosted = host(vec![quick]).await;
+    let table = hosted.table();
+    // It ends now, and does not start again.
+    assert!(call_in(&table, "die", json!({})).await.result.is_err());
+    let called = call_in(&table, "echo", json!({"text": "hi"})).await;
+    assert!(called.error().contains("is not running: its program ended with exit code 1"), "{}", called.error());
+    assert!(!called.error().contains("token=abc"), "{}", called.error());
+    hosted.stop().await;
+}
+
+#[tokio::test]
+async fn a_question_that_comes_after_its_call_was_cancelled_is_not_put_to_another_caller() {
+    let hosted = host(vec![server("well")]).await;
+    let late = hosted.folder.path().join("late");
+    let cancelled = start_in(&hosted.table(), "ask_late", json!({"note": late}));
+    let read = || std::fs::read_to_string(&late).unwrap_or_default();
+    becomes("the server works", || read().contains("started")).await;
+    let beside = start_in(&hosted.table(), "sleep", json!({"note": hosted.note()}));
+    becomes("the other call runs", || hosted.noted().contains("started")).await;
+    cancelled.cancel();
+    assert_eq!(timeout(SOON, cancelled.end()).await.unwrap().error(), "the call was cancelled");
+    becomes("the question is answered", || read().contains("action")).await;
+    assert!(read().contains("\"decline\""), "{}", read());
+    beside.cancel();
+    drop(timeout(SOON, beside.end()).await.unwrap());
     hosted.stop().await;
 }
 
@@ -168,7 +213,7 @@ async fn servers_that_cannot_start_do_not_stop_the_others() {
     let bad = ["silent", "no_mcp", "broken", "circle"].map(quick);
     let servers = bad.into_iter().chain([missing, server("well")]).collect();
     let hosted = host(servers).await;
-    assert_eq!(names(&hosted.table()).len(), 13);
+    assert_eq!(names(&hosted.table()).len(), 16);
     hosted.is_well().await;
     hosted.stop().await;
 }
@@ -197,6 +242,37 @@ async fn with_a_process_for_each_slot_no_call_shares_one() {
     }
     running.cancel();
     assert_eq!(timeout(SOON, running.end()).await.unwrap().error(), "the call was cancelled", "it was not harmed");
+    hosted.stop().await;
+}
+
+#[tokio::test]
+async fn without_a_root_a_server_changes_nothing_in_the_folder_of_the_worker() {
+    sandbox::use_program(env!("CARGO_BIN_EXE_guard-of-mcp-tests").into());
+    // The python3 of this machine may be installed anywhere.
+    let script = "import sys; print(sys.executable); print(sys.base_prefix)";
+    let asked = Command::new("python3").args(["-c", script]).output().unwrap();
+    let asked = String::from_utf8(asked.stdout).unwrap();
+    let (python, prefix) = asked.trim().split_once('\n').unwrap();
+    let scripts = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/servers");
+    let (level, readable) = (Wanted::Exactly(Level::Confined), vec![prefix.into(), scripts]);
+    let Ok(sandbox) = Sandbox::new(Settings { level, readable, ..Settings::default() }) else {
+        eprintln!("NOT TESTED: this machine cannot confine programs");
+        return;
+    };
+    let mut config = server("well");
+    if let Reach::Program { program, .. } = &mut config.reach {
+        python.clone_into(program);
+    }
+    let programs = Programs::without_root(sandbox).unwrap();
+    let stop = CancellationToken::new();
+    let starting = Host::new(vec![config], Table::new(), Some(&programs), 4).start(stop.clone());
+    let (tables, tasks) = timeout(SOON, starting).await.unwrap();
+    let hosted = Hosted { tables, stop, tasks, folder: tempfile::tempdir().unwrap() };
+    let ours = std::env::current_dir().unwrap().join("x");
+    let refused = hosted.call("write", json!({"path": ours})).await;
+    assert!(refused.error().contains("Permission denied") && !ours.exists(), "{}", refused.error());
+    assert_eq!(hosted.call("write", json!({"path": "x"})).await.answer(), "written");
+    assert!(!ours.exists());
     hosted.stop().await;
 }
 

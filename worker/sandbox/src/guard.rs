@@ -26,11 +26,11 @@ use std::time::Duration;
 
 use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg};
 use rustix::process::{Pid, Signal, WaitOptions, WaitStatus};
-use tempfile::TempDir;
 
 use self::confine::Start;
 use crate::User;
 use crate::level::Level;
+use crate::removal::TemporaryFolder;
 use crate::request::{Exit, Order, REQUEST_BYTES_MAX, Report, Request};
 use crate::sandbox::Rules;
 
@@ -214,16 +214,10 @@ fn null() -> io::Result<File> {
 }
 
 /// A folder for temporary files of a confined program alone, which goes when this is dropped.
-fn make_temporary(rules: &Rules) -> io::Result<Option<TempDir>> {
+fn make_temporary(rules: &Rules) -> io::Result<Option<TemporaryFolder>> {
     // An isolated one has a `/tmp` of its own.
-    if rules.level != Level::Confined {
-        return Ok(None);
-    }
-    let folder = tempfile::Builder::new().prefix("toolyard-").tempdir()?;
-    if let Some(User { uid, gid }) = rules.user {
-        std::os::unix::fs::chown(&folder, Some(uid), Some(gid))?;
-    }
-    Ok(Some(folder))
+    let is_needed = rules.level == Level::Confined;
+    is_needed.then(|| TemporaryFolder::new("toolyard-", rules.user)).transpose()
 }
 
 /// The standard input of the program: `None` when the worker ended, `Some(None)` when the input is empty.

@@ -5,7 +5,7 @@ use std::fmt;
 use std::fs;
 use std::io;
 use std::os::fd::OwnedFd;
-use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, PermissionsExt as _, chown};
+use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, chown};
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -19,6 +19,7 @@ use toolyard_tool::runtime::Requester;
 use toolyard_tool::{Context, Left, ToolError};
 
 use crate::User;
+use crate::removal::remove_all;
 
 /// The pause between two measurements of a folder.
 const MEASURE_PAUSE: Duration = Duration::from_millis(500);
@@ -457,30 +458,16 @@ fn check(folder: &Path, quota: Quota, whose: &'static str) -> Result<(), QuotaEx
 
 /// Removes a folder with all in it. One that is gone is no error.
 fn remove(folder: &Path) -> io::Result<()> {
-    let is_gone = |removed: io::Result<()>| match removed {
+    match remove_all(folder) {
         Err(error) if error.kind() == io::ErrorKind::NotFound && !folder.exists() => Ok(()),
         removed => removed,
-    };
-    is_gone(fs::remove_dir_all(folder)).or_else(|_| {
-        // A program may have taken the owner's own rights away.
-        open_up(folder);
-        is_gone(fs::remove_dir_all(folder))
-    })
-}
-
-fn open_up(folder: &Path) {
-    let mut folders = vec![folder.to_owned()];
-    while let Some(folder) = folders.pop() {
-        drop(fs::set_permissions(&folder, fs::Permissions::from_mode(0o700)));
-        let entries = fs::read_dir(&folder).into_iter().flatten().flatten();
-        folders.extend(
-            entries.filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir())).map(|entry| entry.path()),
-        );
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::fs::PermissionsExt as _;
+
     use super::*;
 
     fn workspaces(root: &Path, sharing: Sharing) -> Workspaces {

@@ -12,7 +12,9 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use programs_of_tests::{SOON, end, exit, sandbox_with, workspace};
-use sandbox::{Exit, Level, Network, Order, Request, Sandbox, SandboxError, Settings, Signal, StartError, Wanted};
+use sandbox::{
+    Exit, Level, Network, Order, Request, Sandbox, SandboxError, Settings, Signal, StartError, User, Wanted,
+};
 use tokio::io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader};
 use tokio::time::timeout;
 use toolyard_tool::Left;
@@ -135,6 +137,30 @@ fn an_error_names_everything_that_is_missing() {
     let gaps = vec![sandbox::Gap { level: Level::Isolated, what, closed_by_isolation: false }];
     let error = SandboxError::Missing { level: Level::Isolated, gaps }.to_string();
     assert!(error.contains("level isolated: isolated needs user namespaces (denied)"), "{error}");
+}
+
+#[test]
+fn the_temporary_folder_of_a_program_goes_although_the_program_took_rights_away() {
+    use std::os::unix::process::CommandExt as _;
+    let temporary = workspace();
+    let mut worker = Command::new(std::env::current_exe().unwrap());
+    worker.args(["--exact", "worker_of_a_plain_user", "--ignored"]).env("TMPDIR", temporary.path());
+    // Root may remove anything.
+    if let Some(User { uid, gid }) = sandbox::choose_user(None).unwrap() {
+        worker.uid(uid).gid(gid);
+    }
+    assert!(worker.status().unwrap().success());
+    let left: Vec<_> = std::fs::read_dir(temporary.path()).unwrap().collect();
+    assert!(left.is_empty(), "{left:?}");
+}
+
+#[tokio::test]
+#[ignore = "a process that another test starts"]
+async fn worker_of_a_plain_user() {
+    let Some(sandbox) = sandbox_of(Level::Confined, Network::Denied) else { return };
+    let script = "mkdir -p $TMPDIR/a/b $HOME/go/pkg && touch $TMPDIR/a/b/c $HOME/go/pkg/x && \
+                  chmod 555 $TMPDIR/a/b $TMPDIR/a && chmod 0 $HOME/go/pkg";
+    assert_eq!(run(&sandbox, script).await, (String::new(), String::new(), Some(Exit::ExitCode(0))));
 }
 
 #[tokio::test]

@@ -19,6 +19,8 @@ use crate::transcript::{Transcript, beginning};
 
 /// Bytes of the body of an error that its message quotes.
 const EXCERPT_BYTES: usize = 2048;
+/// Bytes of the beginning of a secret that are removed at the end of an excerpt; fewer tell nothing.
+const PART_BYTES: usize = 3;
 /// How long the body of an error may take.
 const EXCERPT_TIMEOUT: Duration = Duration::from_secs(5);
 /// The wait after a rate limit without a time.
@@ -157,7 +159,7 @@ pub(super) async fn next(endpoint: &Endpoint, body: &mut Incoming) -> Result<Opt
             }
             Some(Err(error)) => {
                 let message = format!("the answer of {} broke off: {error}", endpoint.label());
-                return Err(ToolError::retryable(message));
+                return Err(endpoint.lost(message));
             }
         }
     }
@@ -202,12 +204,24 @@ async fn excerpt(endpoint: &Endpoint, mut body: Incoming) -> String {
     };
     // What has arrived until then is quoted.
     let is_cut = timeout(EXCERPT_TIMEOUT, reading).await.is_err() || bytes.len() > EXCERPT_BYTES;
-    let mut text = String::from_utf8_lossy(&bytes).into_owned();
-    for secret in endpoint.secrets() {
-        text = text.replace(&secret, "[secret]");
-    }
+    bytes.truncate(EXCERPT_BYTES);
+    let text = masked(&String::from_utf8_lossy(&bytes), &endpoint.secrets());
     let text = beginning(&text, EXCERPT_BYTES).trim();
     if is_cut && !text.is_empty() { format!("{text} …") } else { text.to_owned() }
+}
+
+/// A text without secrets, and without the first part of one at its end, as of one that was cut in two.
+fn masked(text: &str, secrets: &[String]) -> String {
+    let mut text = secrets.iter().fold(text.to_owned(), |text, secret| text.replace(secret, "[secret]"));
+    let part = |secret: &String| {
+        let mut parts = (PART_BYTES..secret.len()).rev().filter_map(|bytes| secret.get(..bytes));
+        parts.find(|part| text.ends_with(part)).map(str::len)
+    };
+    if let Some(bytes) = secrets.iter().filter_map(part).max() {
+        text.truncate(text.len() - bytes);
+        text.push_str("[secret]");
+    }
+    text
 }
 
 /// `Retry-After`: seconds, or a time, which is compared with the service's own clock.
@@ -230,6 +244,15 @@ pub(super) fn too_large(endpoint: &Endpoint, error: &dyn std::fmt::Display) -> T
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_secret_that_is_cut_in_two_is_masked_too() {
+        let secrets = ["Bearer sesame".to_owned(), "sesame".to_owned()];
+        let masked = |text: &str| masked(text, &secrets);
+        assert_eq!(masked("a Bearer sesame, sesame b"), "a [secret], [secret] b");
+        assert_eq!((masked("a Bearer ses").as_str(), masked("a sesam").as_str()), ("a [secret]", "a [secret]"));
+        assert_eq!(masked("no ses there, se"), "no ses there, se");
+    }
 
     #[test]
     fn the_wait_is_a_number_of_seconds_or_a_time_of_the_services_clock() {

@@ -44,7 +44,7 @@ pub(crate) struct Outgoing {
     pub(crate) body: Bytes,
 }
 
-/// A request without a response.
+/// A request without a response. It was not sent, or refused, unless it is [`Self::Lost`].
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum SendError {
     #[error(transparent)]
@@ -59,13 +59,15 @@ pub(crate) enum SendError {
     Request(#[from] ::http::Error),
     #[error("the connection failed: {0}")]
     Connection(String),
+    #[error("the connection broke off: {0}")]
+    Lost(String),
 }
 
 impl SendError {
     /// Another attempt may succeed.
     pub(crate) fn is_transient(&self) -> bool {
         match self {
-            Self::Connection(_) => true,
+            Self::Connection(_) | Self::Lost(_) => true,
             Self::Egress(error) => match error {
                 EgressError::Unknown { .. } | EgressError::Unreachable { .. } | EgressError::Slow { .. } => true,
                 EgressError::Scheme(_)
@@ -116,9 +118,13 @@ impl Client {
         connect: Duration,
     ) -> Result<Response<Incoming>, SendError> {
         outgoing.headers.entry(USER_AGENT).or_insert(HeaderValue::from_static(AGENT));
-        for _ in 0..=REDIRECTS_MAX {
+        for hop in 0..=REDIRECTS_MAX {
             self.egress.check(&outgoing.url)?;
-            let response = self.once(&outgoing, connect).await?;
+            let response = self.once(&outgoing, connect).await.map_err(|error| match hop {
+                // The service that redirects may have done what it was called for.
+                1.. if error.is_transient() => SendError::Lost(error.to_string()),
+                _ => error,
+            })?;
             match redirect(&outgoing, &response)? {
                 Some(next) => outgoing = next,
                 None => return Ok(response),
@@ -138,7 +144,10 @@ impl Client {
             };
             match causes().find_map(|cause| cause.downcast_ref::<EgressError>()) {
                 Some(error) => SendError::Egress(error.clone()),
-                None => SendError::Connection(causes().last().map_or_else(|| error.to_string(), ToString::to_string)),
+                None => {
+                    let cause = causes().last().map_or_else(|| error.to_string(), ToString::to_string);
+                    if error.is_connect() { SendError::Connection(cause) } else { SendError::Lost(cause) }
+                }
             }
         })
     }

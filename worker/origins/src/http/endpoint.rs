@@ -8,7 +8,7 @@ use ::http::header::{ACCEPT, CONTENT_TYPE};
 use ::http::{HeaderMap, HeaderName, HeaderValue, Method};
 use bytes::Bytes;
 use serde_json::{Map, Value};
-use toolyard_tool::{AnyTool, Context, Output, ToolError};
+use toolyard_tool::{AnyTool, CallError, Context, ErrorKind, Output, ToolError};
 use url::Url;
 
 use super::answer;
@@ -44,6 +44,8 @@ pub(crate) struct Endpoint {
     pub(crate) connect_timeout: Duration,
     pub(crate) idle_timeout: Duration,
     pub(crate) response_bytes_max: usize,
+    /// Whether a call may be executed again when it is not known how it ended.
+    pub(crate) repeatable: bool,
 }
 
 /// Where an argument goes.
@@ -122,19 +124,36 @@ impl Endpoint {
 
     /// The error when nothing arrived for too long.
     pub(crate) fn silent(&self) -> ToolError {
-        ToolError::retryable(format!("{} sent nothing for {:?}", self.label(), self.idle_timeout))
+        self.lost(format!("{} sent nothing for {:?}", self.label(), self.idle_timeout))
+    }
+
+    /// The error when the request was sent, and it is not known whether the service did what it was called for.
+    pub(crate) fn lost(&self, message: String) -> ToolError {
+        match self.repeatable {
+            true => ToolError::retryable(message),
+            false => {
+                let message = format!("{message}: its effect may have happened");
+                ToolError::of_call(CallError::new(ErrorKind::Interrupted, message))
+            }
+        }
     }
 
     /// The error when nothing was answered.
     pub(crate) fn unanswered(&self, error: &SendError) -> ToolError {
         let message = format!("{} was not answered: {error}", self.label());
-        if error.is_transient() { ToolError::retryable(message) } else { ToolError::new(message) }
+        match error {
+            SendError::Lost(_) => self.lost(message),
+            error if error.is_transient() => ToolError::retryable(message),
+            _ => ToolError::new(message),
+        }
     }
 
-    /// The values that must not reach the model, even if the service sends them back.
-    pub(crate) fn secrets(&self) -> impl Iterator<Item = String> {
+    /// The values that must not reach the model, even if the service sends them back; the longest first.
+    pub(crate) fn secrets(&self) -> Vec<String> {
         let given = self.headers.iter().map(|(_, given)| given).chain(self.query.iter().map(|(_, given)| given));
-        given.filter(|given| given.is_secret()).filter_map(|given| given.read().ok()).filter(|text| text.len() >= 4)
+        let mut secrets: Vec<String> = given.flat_map(Given::secrets).filter(|text| text.len() >= 4).collect();
+        secrets.sort_by_key(|text| std::cmp::Reverse(text.len()));
+        secrets
     }
 
     pub(crate) fn outgoing(&self, context: &Context, arguments: Value) -> Result<Outgoing, ToolError> {

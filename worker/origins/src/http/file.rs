@@ -322,6 +322,7 @@ impl Single {
             connect_timeout: settings.connect_timeout,
             idle_timeout: self.described.idle_timeout(IDLE_TIMEOUT),
             response_bytes_max: settings.response_bytes_max,
+            repeatable: self.described.is_repeatable(effects_of(&self.method)),
         };
         (endpoint, self.described.about(Origin::External, effects_of(&self.method), TIMEOUT))
     }

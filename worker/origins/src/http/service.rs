@@ -179,6 +179,8 @@ impl Written {
             connect_timeout: settings.connect_timeout,
             idle_timeout,
             response_bytes_max: settings.response_bytes_max,
+            // Services answer and change nothing.
+            repeatable: true,
         }
     }
 }

@@ -128,7 +128,7 @@ impl McpTool {
             RequestError::Failed(error) => error,
             RequestError::Answered(error) => answered(server, &error),
             RequestError::NotSent => ToolError::retryable(format!("the MCP server {server} is not running")),
-            RequestError::Lost => self.lost(&format!("the MCP server {server} ended while the call ran")),
+            RequestError::Lost => self.lost(&format!("the MCP server {server} was lost while the call ran")),
             RequestError::Transport(error) => self.transport(&error),
         }
     }

@@ -4,6 +4,7 @@
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use rmcp::model::{
     ClientCapabilities, ClientConfig, ElicitRequestParams, ElicitResult, ElicitationAction, ElicitationCapability,
@@ -15,12 +16,15 @@ use rmcp::service::{InboundStreamOrigin, NotificationContext, RequestContext};
 use rmcp::{ClientHandler, ErrorData, RoleClient};
 use run::{Progress, limit};
 use tokio::sync::{Notify, watch};
+use tokio::time::Instant;
 use toolyard_tool::Context;
 
 use super::asking;
 
 /// Progress that is kept for calls whose token is not known yet: the server may be faster than the return of the send.
 const EARLY_MAX: usize = 64;
+/// How long a server may take to notice that a call was cancelled, and may ask for it.
+const LATE: Duration = Duration::from_secs(5);
 /// Bytes of a server's log line that are logged.
 const LOG_BYTES_MAX: usize = 1024;
 
@@ -42,6 +46,8 @@ struct Inner {
     progress: HashMap<ProgressToken, watch::Sender<Option<Progress>>>,
     early: VecDeque<(ProgressToken, Progress)>,
     running: HashMap<RequestId, Context>,
+    /// When a call was cancelled last.
+    cancelled: Option<Instant>,
 }
 
 /// A call that runs; when it is dropped, it is forgotten.
@@ -86,12 +92,16 @@ impl Calls {
         inner.early.push_back((token, progress));
     }
 
-    /// The call for which the server asks: that of the stream on which the question came, or the only one that runs.
+    /// The call for which the server asks: that of the stream on which the question came, or the only one that runs. A
+    /// question without a stream may be a late one of a call that was just cancelled; then it is for none.
     fn asking(&self, origin: Option<&InboundStreamOrigin>) -> Option<Context> {
         let inner = self.lock();
         match origin {
             Some(InboundStreamOrigin::OutboundRequest(id)) => inner.running.get(id).cloned(),
             Some(InboundStreamOrigin::Unassociated) | None => {
+                if inner.cancelled.is_some_and(|cancelled| cancelled.elapsed() < LATE) {
+                    return None;
+                }
                 let mut running = inner.running.values();
                 running.next().filter(|_| running.next().is_none()).cloned()
             }
@@ -107,7 +117,9 @@ impl Drop for Running {
     fn drop(&mut self) {
         let mut inner = self.calls.lock();
         inner.progress.remove(&self.token);
-        inner.running.remove(&self.id);
+        if inner.running.remove(&self.id).is_some_and(|call| call.is_cancelled()) {
+            inner.cancelled = Some(Instant::now());
+        }
     }
 }
 
@@ -154,7 +166,8 @@ impl ClientHandler for Client {
         let Some(call) = self.calls.asking(context.extensions.get::<InboundStreamOrigin>()) else {
             tracing::warn!(
                 server = &*self.server,
-                "declining a question of an MCP server: several calls run, or none, so it is not known whose it is"
+                "declining a question of an MCP server: several calls run, or none, or one was just cancelled, so it is \
+                 not known whose it is"
             );
             return Ok(ElicitResult::new(ElicitationAction::Decline));
         };

@@ -52,7 +52,7 @@ pub enum Reach {
         arguments: Vec<String>,
         /// Variables beside the few that every program receives.
         environment: Vec<(String, Secret)>,
-        /// Its folder; `None`: the worker's root.
+        /// Its folder; `None`: the worker's root, or a new one if it has none.
         folder: Option<PathBuf>,
     },
     /// An address of the Streamable HTTP transport.

@@ -1,6 +1,7 @@
 //! Connects to a server: starts its program in the sandbox, or opens its address.
 
 use std::collections::{HashMap, VecDeque};
+use std::fmt;
 use std::io;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -14,8 +15,7 @@ use rmcp::service::{ClientInitializeError, ClientLifecycleMode, Peer, serve_clie
 use rmcp::transport::async_rw::AsyncRwTransport;
 use rmcp::transport::streamable_http_client::StreamableHttpClientTransportConfig;
 use rmcp::transport::{IntoTransport, StreamableHttpClientTransport};
-use sandbox::{Exit, Guarded, Report, Request, Sandbox, StartError};
-use tempfile::TempDir;
+use sandbox::{Exit, Guarded, Report, Request, Sandbox, StartError, TemporaryFolder};
 use tokio::io::{AsyncRead, AsyncReadExt as _};
 use tokio::task::JoinSet;
 use tokio::time::timeout;
@@ -46,8 +46,12 @@ pub struct Programs {
     sandbox: Sandbox,
     /// Their folder, unless they have their own.
     folder: PathBuf,
+    /// That folder, if it is removed with this.
+    _temporary: Option<Arc<TemporaryFolder>>,
+    /// What their own folders are relative to.
+    base: PathBuf,
     /// Their `HOME`, unless it is set for them; `None`: that of the worker.
-    home: Option<Arc<TempDir>>,
+    home: Option<Arc<TemporaryFolder>>,
 }
 
 impl Programs {
@@ -57,15 +61,28 @@ impl Programs {
     /// # Errors
     /// The home folder cannot be made.
     pub fn new(sandbox: Sandbox, folder: PathBuf) -> io::Result<Self> {
-        let home = match sandbox.settings().user {
-            None => None,
-            Some(user) => {
-                let home = tempfile::Builder::new().prefix("toolyard-mcp-").tempdir()?;
-                std::os::unix::fs::chown(home.path(), Some(user.uid), Some(user.gid))?;
-                Some(Arc::new(home))
-            }
-        };
-        Ok(Self { sandbox, folder, home })
+        Self::make(sandbox, folder.clone(), folder, None)
+    }
+
+    /// As [`Self::new`], in a new folder, which is deleted with this: the folder in which the worker was started is not
+    /// for programs to change. Their own folders are relative to that one.
+    ///
+    /// # Errors
+    /// The folders cannot be made, or the worker has none.
+    pub fn without_root(sandbox: Sandbox) -> io::Result<Self> {
+        let temporary = TemporaryFolder::new("toolyard-mcp-", sandbox.settings().user)?;
+        Self::make(sandbox, std::env::current_dir()?, temporary.path().to_owned(), Some(Arc::new(temporary)))
+    }
+
+    fn make(
+        sandbox: Sandbox,
+        base: PathBuf,
+        folder: PathBuf,
+        temporary: Option<Arc<TemporaryFolder>>,
+    ) -> io::Result<Self> {
+        let user = sandbox.settings().user;
+        let home = user.map(|_| TemporaryFolder::new("toolyard-mcp-", user).map(Arc::new)).transpose()?;
+        Ok(Self { sandbox, folder, _temporary: temporary, base, home })
     }
 }
 
@@ -89,11 +106,57 @@ pub(super) enum ConnectError {
     #[error("{0}")]
     Protocol(Box<ClientInitializeError>),
     #[error("{error}{}", ended(.how))]
-    Ended { error: Box<ClientInitializeError>, how: String },
+    Ended { error: Box<ClientInitializeError>, how: End },
 }
 
-fn ended(how: &str) -> String {
+fn ended(how: &End) -> String {
     if how.is_empty() { String::new() } else { format!("; {how}") }
+}
+
+/// How a connection ended. As text it is for the log.
+#[derive(Debug, Clone, Default)]
+pub(super) struct End {
+    /// How the program ended; empty if that is not known.
+    pub(super) status: String,
+    /// What it wrote last to its standard error, which may be a secret.
+    said: String,
+}
+
+impl End {
+    pub(super) fn of(status: impl Into<String>) -> Self {
+        Self { status: status.into(), said: String::new() }
+    }
+
+    fn is_empty(&self) -> bool {
+        self.status.is_empty() && self.said.is_empty()
+    }
+}
+
+impl fmt::Display for End {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match (self.status.as_str(), self.said.as_str()) {
+            (status, "") => f.write_str(status),
+            ("", said) => write!(f, "it wrote last: {said}"),
+            (status, said) => write!(f, "{status}; it wrote last: {said}"),
+        }
+    }
+}
+
+impl ConnectError {
+    /// How the program ended, for callers.
+    pub(super) fn status(&self) -> &str {
+        match self {
+            Self::Ended { how, .. } => &how.status,
+            Self::Start(_)
+            | Self::NoPipes
+            | Self::NoPrograms
+            | Self::Token(_)
+            | Self::Config(_)
+            | Self::Client(_)
+            | Self::Tls(_)
+            | Self::Protocol(_) => "",
+        }
+    }
 }
 
 /// A connection and what has to be kept for it.
@@ -143,7 +206,7 @@ async fn program(reach: &Reach, programs: &Programs, client: Client) -> Result<C
     let Reach::Program { program, arguments, environment, folder } = reach else {
         return Err(ConnectError::NoPrograms);
     };
-    let folder = folder.as_ref().map_or_else(|| programs.folder.clone(), |own| programs.folder.join(own));
+    let folder = folder.as_ref().map_or_else(|| programs.folder.clone(), |own| programs.base.join(own));
     let mut request = Request::run(program, arguments.iter().cloned(), folder).piped();
     if let Some(home) = &programs.home {
         request = request.with("HOME", home.path().to_string_lossy());
@@ -191,13 +254,13 @@ impl Connected {
     }
 
     /// Waits until the connection ends, and returns why it did, as far as that is known. May be dropped while it waits.
-    pub(super) async fn ended(&mut self) -> String {
+    pub(super) async fn ended(&mut self) -> End {
         let service = &mut self.service;
         let closed = async { while service.join_next().await.is_some() {} };
         match &mut self.process {
             None => {
                 closed.await;
-                "the connection ended".to_owned()
+                End::of("the connection ended")
             }
             Some(process) => {
                 let exited = tokio::select! {
@@ -208,7 +271,7 @@ impl Connected {
                     Some(exited) => process.explain(&exited),
                     None => process.how_it_ended().await,
                 };
-                if how.is_empty() { "it closed its output".to_owned() } else { how }
+                if how.is_empty() { End::of("it closed its output") } else { how }
             }
         }
     }
@@ -238,7 +301,7 @@ impl Process {
     }
 
     /// How the program ended, if it did just now.
-    async fn how_it_ended(&mut self) -> String {
+    async fn how_it_ended(&mut self) -> End {
         match timeout(Duration::from_millis(300), self.exited()).await {
             Ok(exited) => self.explain(&exited),
             Err(_) => self.explain(""),
@@ -246,14 +309,10 @@ impl Process {
     }
 
     /// With what it wrote last.
-    fn explain(&self, exited: &str) -> String {
+    fn explain(&self, status: &str) -> End {
         let said = self.said.lock().unwrap_or_else(PoisonError::into_inner);
         let said = said.iter().map(String::as_str).collect::<Vec<_>>().join(" | ");
-        match (exited.is_empty(), said.is_empty()) {
-            (_, true) => exited.to_owned(),
-            (true, false) => format!("it wrote last: {said}"),
-            (false, false) => format!("{exited}; it wrote last: {said}"),
-        }
+        End { status: status.to_owned(), said }
     }
 
     async fn stop(mut self) {

@@ -12,7 +12,7 @@ use toolyard_tool::{Context, Table, ToolError, ToolName};
 use super::call::McpTool;
 use super::client::{Calls, Client};
 use super::config::{Reach, ServerConfig};
-use super::connect::{self, Connected, Programs};
+use super::connect::{self, ConnectError, Connected, End, Programs};
 use super::listed;
 use super::metrics::OfServer;
 use super::session::Session;
@@ -53,8 +53,22 @@ struct Link {
 enum State {
     Starting,
     Up(Arc<Session>),
-    /// With the reason.
+    /// With how its program ended, as callers may know it; the log has the reason.
     Down(Arc<str>),
+}
+
+/// A server did not start.
+struct StartError {
+    /// How its program ended, for callers; empty if that is not known.
+    status: String,
+    /// For the log.
+    why: String,
+}
+
+impl StartError {
+    const fn of(why: String) -> Self {
+        Self { status: String::new(), why }
+    }
 }
 
 #[derive(Debug)]
@@ -178,11 +192,12 @@ impl Server {
             }
             () = context.cancelled() => return Err(ToolError::new("the call was cancelled")),
         }
-        let why = match &*link.state.borrow() {
-            State::Down(why) => format!(": {why}"),
-            State::Starting | State::Up(_) => String::new(),
+        let status = match &*link.state.borrow() {
+            State::Down(status) if !status.is_empty() => format!(": {status}"),
+            State::Down(_) | State::Starting | State::Up(_) => String::new(),
         };
-        Err(ToolError::retryable(format!("the MCP server {} is not running{why}", self.config.name)))
+        let message = format!("the MCP server {} is not running{status}; the worker's log has more", self.config.name);
+        Err(ToolError::retryable(message))
     }
 
     /// Makes one connection again whenever it ends.
@@ -195,14 +210,14 @@ impl Server {
         let mut down_since = Instant::now();
         while !stop.is_cancelled() {
             let started = Instant::now();
-            let why = match self.start(index, &stop).await {
+            let (status, why) = match self.start(index, &stop).await {
                 Ok(Some((connected, session, changed))) => {
-                    let why = self.serve(index, connected, session, &changed, &stop).await;
+                    let end = self.serve(index, connected, session, &changed, &stop).await;
                     down_since = Instant::now();
-                    why
+                    (end.status.clone(), end.to_string())
                 }
                 Ok(None) => return,
-                Err(why) => why,
+                Err(StartError { status, why }) => (status, why),
             };
             if stop.is_cancelled() {
                 return;
@@ -212,7 +227,7 @@ impl Server {
             }
             let server = self.name();
             tracing::warn!(server, %why, pause_ms = pause.as_millis(), "an MCP server ended, starting it again");
-            self.links[index].state.send_replace(State::Down(why.into()));
+            self.links[index].state.send_replace(State::Down(status.into()));
             if index == 0 {
                 self.metrics.failed();
             }
@@ -242,7 +257,7 @@ impl Server {
         self: &Arc<Self>,
         index: usize,
         stop: &CancellationToken,
-    ) -> Result<Option<(Connected, Arc<Session>, Arc<Notify>)>, String> {
+    ) -> Result<Option<(Connected, Arc<Session>, Arc<Notify>)>, StartError> {
         let (calls, changed) = (Arc::new(Calls::default()), Arc::new(Notify::new()));
         let client = Client { server: self.name().into(), calls: Arc::clone(&calls), changed: Arc::clone(&changed) };
         let connecting =
@@ -251,14 +266,15 @@ impl Server {
             connected = connecting => connected,
             () = stop.cancelled() => return Ok(None),
         };
-        let late = |_| format!("it did not start within {:?}", self.config.start_timeout);
-        let connected = connected.map_err(late)?.map_err(|error| error.to_string())?;
+        let late = |_| StartError::of(format!("it did not start within {:?}", self.config.start_timeout));
+        let failed = |error: ConnectError| StartError { status: error.status().to_owned(), why: error.to_string() };
+        let connected = connected.map_err(late)?.map_err(failed)?;
         let session = Arc::new(Session { peer: connected.peer.clone(), calls });
         if index == 0
             && let Err(why) = self.read_tools(&session).await
         {
             connected.close().await;
-            return Err(why);
+            return Err(StartError::of(why));
         }
         Ok(Some((connected, session, changed)))
     }
@@ -271,7 +287,7 @@ impl Server {
         session: Arc<Session>,
         changed: &Notify,
         stop: &CancellationToken,
-    ) -> String {
+    ) -> End {
         tracing::info!(server = self.name(), legacy = session.is_legacy(), "an MCP server is running");
         self.links[index].state.send_replace(State::Up(Arc::clone(&session)));
         if index == 0 {
@@ -285,8 +301,8 @@ impl Server {
         };
         let why = tokio::select! {
             why = connected.ended() => why,
-            () = changes => "it stopped".to_owned(),
-            () = stop.cancelled() => "the worker stops".to_owned(),
+            () = changes => End::of("it stopped"),
+            () = stop.cancelled() => End::of("the worker stops"),
         };
         connected.close().await;
         why

@@ -8,6 +8,7 @@ use rmcp::model::{
     ServerResult,
 };
 use rmcp::service::{Peer, PeerRequestOptions, RequestHandle, ServiceError};
+use rmcp::transport::streamable_http_client::StreamableHttpError;
 use rmcp::{ErrorData as McpError, RoleClient};
 use run::Progress;
 use serde_json::Value;
@@ -37,7 +38,7 @@ pub(super) struct Session {
 pub(super) enum RequestError {
     /// It was not sent, so it can be sent again.
     NotSent,
-    /// The connection ended while the request ran.
+    /// The connection failed after the request, or the call that it is about, was sent.
     Lost,
     /// The server answered with an error.
     Answered(ErrorData),
@@ -192,6 +193,16 @@ async fn report(context: &Context, progress: Option<Progress>) -> Result<(), Too
 }
 
 impl RequestError {
+    /// As an error of a call that the server executes as a task: the call was sent, so it must not be sent again,
+    /// whatever became of a later request.
+    pub(super) fn after_start(self) -> Self {
+        match self {
+            Self::NotSent => Self::Lost,
+            Self::Transport(error) if !is_too_large(&error) => Self::Lost,
+            Self::Lost | Self::Answered(_) | Self::Failed(_) | Self::Transport(_) => self,
+        }
+    }
+
     fn of(error: ServiceError) -> Self {
         match error {
             ServiceError::McpError(error) => Self::Answered(error),
@@ -199,6 +210,13 @@ impl RequestError {
             error => Self::Transport(error),
         }
     }
+}
+
+/// The answer was larger than is taken.
+fn is_too_large(error: &ServiceError) -> bool {
+    let ServiceError::TransportSend(sent) = error else { return false };
+    let error = sent.error.downcast_ref::<StreamableHttpError<reqwest::Error>>();
+    matches!(error, Some(StreamableHttpError::ResponseBodyTooLarge { .. }))
 }
 
 /// The message of an error as a server sent it.

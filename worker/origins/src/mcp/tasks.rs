@@ -117,7 +117,7 @@ async fn cancel(session: &Session, request: ClientRequest) -> RequestError {
 /// Follows a task of 2026-07-28.
 pub(super) async fn follow(session: &Session, context: &Context, task: Task) -> Result<Output, RequestError> {
     let id = task.task_id.clone();
-    let followed = follow_modern(session, context, task).await;
+    let followed = follow_modern(session, context, task).await.map_err(RequestError::after_start);
     if followed.is_err() && context.is_cancelled() {
         let request = CancelTaskRequest::new(CancelTaskParams::new(id));
         return Err(cancel(session, ClientRequest::CancelTaskRequest(request)).await);
@@ -169,7 +169,7 @@ pub(super) async fn follow_legacy(
     task: LegacyTask,
 ) -> Result<Output, RequestError> {
     let id = task.id.clone();
-    let followed = follow_old(session, context, task).await;
+    let followed = follow_old(session, context, task).await.map_err(RequestError::after_start);
     if followed.is_err() && context.is_cancelled() {
         return Err(cancel(session, ask("tasks/cancel", &id)).await);
     }

@@ -23,8 +23,8 @@ pub const SOON: Duration = Duration::from_secs(60);
 /// Servers that are hosted; they end with it.
 pub struct Hosted {
     pub tables: watch::Receiver<Arc<Table>>,
-    stop: CancellationToken,
-    tasks: JoinSet<()>,
+    pub stop: CancellationToken,
+    pub tasks: JoinSet<()>,
     pub folder: tempfile::TempDir,
 }
 

@@ -37,6 +37,7 @@ def tools():
         tool("fail"), tool("invalid"), tool("sleep", {"idempotentHint": True, **HERE}), tool("die", HERE),
         tool("die_again", {"readOnlyHint": True}), tool("hundred_megabytes", {"readOnlyHint": True}),
         tool("flood"), tool("grow"), tool("child"), tool("ask"), tool("environment", HERE), tool("nonsense"),
+        tool("task_dies", HERE), tool("ask_late"), tool("write"),
     ]
     if MODE == "liar":
         listed += [
@@ -75,6 +76,14 @@ def call(request, name, arguments, token):
     elif name == "die":
         print("I cannot go on", file=sys.stderr, flush=True)
         os._exit(3)
+    elif name == "task_dies":
+        with open(arguments["note"], "a") as note:
+            note.write("called\n")
+        # The next question about it comes when the server is gone.
+        send({"id": request, "result": {"task": {"taskId": "t", "status": "working", "pollInterval": 500}}})
+        time.sleep(0.1)
+        print("token=abc", file=sys.stderr, flush=True)
+        os._exit(3)
     elif name == "die_again":
         if not os.path.exists(arguments["note"]):
             open(arguments["note"], "w").close()
@@ -107,6 +116,25 @@ def call(request, name, arguments, token):
         while len(answers) < 3:
             time.sleep(0.01)
         result(json.dumps({key: answers[key] for key in sorted(answers)}))
+    elif name == "write":
+        try:
+            with open(arguments["path"], "w") as file:
+                file.write("x")
+            result("written")
+        except OSError as error:
+            result(str(error), isError=True)
+    elif name == "ask_late":
+        with open(arguments["note"], "a") as note:
+            note.write("started\n")
+        while request not in cancelled:
+            time.sleep(0.01)
+        schema = {"type": "object", "properties": {"name": {"type": "string"}}}
+        send({"id": "late", "method": "elicitation/create",
+              "params": {"mode": "form", "message": "Who are you?", "requestedSchema": schema}})
+        while "late" not in answers:
+            time.sleep(0.01)
+        with open(arguments["note"], "a") as note:
+            note.write(json.dumps(answers["late"]) + "\n")
     elif name == "environment":
         result(json.dumps(dict(os.environ)))
     elif name == "nonsense":
@@ -119,6 +147,12 @@ def call(request, name, arguments, token):
 def main():
     if MODE == "no_mcp":
         print("Welcome! Type help for help.", flush=True)
+    if MODE == "dies_later":
+        try:
+            open("started", "x").close()
+        except FileExistsError:
+            print("token=abc", file=sys.stderr, flush=True)
+            sys.exit(1)
     if MODE == "broken":
         print("no such configuration: weather.toml", file=sys.stderr, flush=True)
         sys.exit(1)

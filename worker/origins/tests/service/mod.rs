@@ -60,7 +60,7 @@ impl Service {
             .route("/events", get(events))
             .route("/lines", get(async || media("application/x-ndjson", "{\"n\":1}\nno JSON\n\n{\"n\":2}")))
             .route("/breaks", get(breaks))
-            .route("/silent", get(silent))
+            .route("/silent", any(silent))
             .route("/status/{code}", any(status))
             .route("/large", get(async || "x".repeat(2000)))
             .route("/large_unannounced", get(large))

@@ -153,8 +153,10 @@ impl Askings {
     /// Answers the requests that were kept for long enough.
     pub(crate) fn answer_late(&mut self, owner: &Owner, fleet: &Fleet, net: &mut Net<'_>) {
         let now = net.now;
-        let unconfirmed = self.storing.extract_if(.., |_, (_, since)| now.since(*since) >= ORDER_PATIENCE);
-        unconfirmed.for_each(|(_, (asked, _))| reply(&asked, None, net));
+        let unconfirmed = self.storing.iter().filter(|(_, (_, since))| now.since(*since) >= ORDER_PATIENCE);
+        for token in unconfirmed.map(|(token, _)| *token).collect::<Vec<_>>() {
+            self.storing.remove(&token).into_iter().for_each(|(asked, _)| reply(&asked, None, net));
+        }
         for (asked, _) in self.kept.extract_if(.., |(_, until)| *until <= now).collect::<Vec<_>>() {
             let answer = match stands(&asked, owner, fleet, net) {
                 Stands::Ended(answer) => Some(answer),

@@ -1,6 +1,6 @@
 //! Decides on a question that a running tool asks its client: whether it is stored, and what its worker learns.
 
-use run::{AskError, CallError, CallState, Content, Ended, Event, NewQuestion, Outcome, PoolId, RunId, Timestamp};
+use run::{AskError, Call, CallError, CallState, Content, Ended, Event, NewQuestion, Outcome, PoolId, RunId, Timestamp};
 
 use crate::SubjectKind;
 use crate::shard::ShardState;
@@ -48,6 +48,10 @@ pub enum Asking {
     Reply(UserAnswer),
 }
 
+/// The reply to a call that is being cancelled, whose worker learns of that by itself. Another reply could come first,
+/// and the tool would fail for want of an answer in place of being cancelled.
+const STOPPED: Asking = Asking::Reply(UserAnswer::Open);
+
 pub(crate) fn asking(shard: &ShardState, asks: &UserQuestion, pool: &PoolId, now: Timestamp) -> Asking {
     let UserQuestion { run: id, sequence, question } = asks;
     if shard.is_unread(*id) || shard.applied < *sequence {
@@ -62,12 +66,17 @@ pub(crate) fn asking(shard: &ShardState, asks: &UserQuestion, pool: &PoolId, now
             Asking::Append { event, expected: known.revision(&place) }
         }
         Ok(None) => {
-            Asking::Reply(run.question(question.asked_by).map_or(UserAnswer::Open, |call| stands(call.state())))
+            let answer = run.question(question.asked_by).map_or(UserAnswer::Open, |call| stands(call.state()));
+            let is_stopped = run.call(question.asked_by.attempt.call).is_some_and(Call::cancel_requested);
+            match answer {
+                UserAnswer::Unanswered(Unanswered::Cancelled { .. }) if is_stopped => STOPPED,
+                answer => Asking::Reply(answer),
+            }
         }
         Err(AskError::NotStarted) => Asking::Later,
+        Err(AskError::Stopping) => STOPPED,
         Err(
             error @ (AskError::Superseded
-            | AskError::Stopping
             | AskError::TooLarge { .. }
             | AskError::TooMany { .. }
             | AskError::TooManyInRun { .. }

@@ -8,8 +8,8 @@ use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
-use origins::mcp::{Host, Programs, Selection};
 use origins::mcp::config::{Patterns, Reach, Secret, ServerConfig};
+use origins::mcp::{Host, Programs, Selection};
 use run::{Chunk, ErrorKind};
 use rustix::process::{Pid, test_kill_process};
 use sandbox::{Level, Sandbox, Settings, Wanted};

@@ -432,7 +432,7 @@ mod tests {
         let (began, waiting) = (Instant::now(), async { connected.ended().await });
         let ((), why) = tokio::join!(async { drop(server) }, waiting);
         // The clock of the test only goes on when everything waits for a timer.
-        assert_eq!((why.as_str(), began.elapsed()), ("the connection ended", Duration::ZERO));
+        assert_eq!((why.status.as_str(), began.elapsed()), ("the connection ended", Duration::ZERO));
         connected.close().await;
     }
 }

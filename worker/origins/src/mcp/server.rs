@@ -161,6 +161,8 @@ impl Server {
             links.spawn(Arc::clone(&self).keep_link(index, stop.clone()));
         }
         while links.join_next().await.is_some() {}
+        // They keep the server, and with it the folders of its programs.
+        self.tools.send_replace(Some(Arc::default()));
     }
 
     /// A connection for a call.

@@ -120,7 +120,7 @@ def call(request, name, arguments, token):
         try:
             with open(arguments["path"], "w") as file:
                 file.write("x")
-            result("written")
+            result(os.path.abspath(arguments["path"]))
         except OSError as error:
             result(str(error), isError=True)
     elif name == "ask_late":

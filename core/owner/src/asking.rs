@@ -1,6 +1,8 @@
 //! Decides on a question that a running tool asks its client: whether it is stored, and what its worker learns.
 
-use run::{AskError, Call, CallError, CallState, Content, Ended, Event, NewQuestion, Outcome, PoolId, RunId, Timestamp};
+use run::{
+    AskError, Call, CallError, CallState, Content, Ended, Event, NewQuestion, Outcome, PoolId, RunId, Timestamp,
+};
 
 use crate::SubjectKind;
 use crate::shard::ShardState;

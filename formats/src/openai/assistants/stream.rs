@@ -113,6 +113,9 @@ impl Stream {
     pub fn take(&mut self, event: &v1::RunEvent, run: &Run) -> Vec<Event> {
         let Some(told) = &event.event else { return Vec::new() };
         let at = event.time.map_or(0, |time| time.seconds);
+        if !self.is_begun {
+            self.end_waiting();
+        }
         match told {
             Told::RunOpened(opened) => {
                 self.created_at = at;
@@ -174,6 +177,8 @@ impl Stream {
                 if is_told {
                     // The API cannot withdraw output, so the output itself reports the restart.
                     call.said.is_told = true;
+                    // A step that a question has interrupted is told again.
+                    self.tell_step(index);
                     self.adds(
                         index,
                         "\n[the attempt was lost; the output of another attempt follows from its beginning]\n",
@@ -206,11 +211,11 @@ impl Stream {
     }
 
     fn end_part(&mut self, status: &'static str, kind: &'static str) {
-        // The client's library knows a step only from the stream that began it. A call that asks its client goes on.
+        // The client's library knows a step only from the stream that began it. A call that asks its client goes on, and
+        // steps that wait for its end come first in the next part.
         for step in self.steps.iter_mut().filter(|step| step.ended_at.is_none()) {
             step.is_told = false;
         }
-        self.end_waiting();
         self.status = status;
         self.say_run(kind);
         self.is_begun = false;

@@ -76,7 +76,7 @@ async fn a_run_whose_entries_are_gone_blocks_no_takeover_and_the_others_of_its_s
 }
 
 /// The version of an entry that a newer release writes.
-const NEWER: u32 = 2;
+const NEWER: u32 = 3;
 
 #[tokio::test]
 async fn a_run_whose_opening_only_a_newer_release_can_read_stays_open_for_it_and_its_job_is_not_dropped() {

@@ -8,8 +8,8 @@ use toolyard_tool::ToolError;
 
 /// A folder that paths given by a model are resolved in and must not lead out of.
 ///
-/// A path is checked when it is resolved. Files are opened by [`Inside`](super::inside::Inside), for which a link that is
-/// made meanwhile leads nowhere. Names of files outside could still be listed through such a link.
+/// A path is checked when it is resolved. Files are opened by [`Inside`](super::inside::Inside), for which a link that
+/// is made meanwhile leads nowhere. Names of files outside could still be listed through such a link.
 #[derive(Debug, Clone)]
 pub struct Root(Arc<Path>);
 

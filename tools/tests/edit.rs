@@ -313,7 +313,7 @@ async fn what_the_user_of_tools_may_not_read_is_passed_over_by_searches() {
     let found = testkit::call(Grep::new(tree.root(), user), json!({ "pattern": "needle" })).await;
     assert_eq!(found.text(), "open/c:1:needle\n");
     assert!(found.answer().contains("2 could not be read: b (permission denied), private (permission denied)"));
-    // A name can be read by whoever may list its folder.
+    // A user who may list a folder can read the names in it.
     let listed = testkit::call(Glob::new(tree.root(), user), json!({ "pattern": "**/*" })).await;
     assert_eq!(listed.text(), "b\nopen/c\n");
     for path in ["private", "private/a"] {

@@ -126,9 +126,9 @@ async fn the_calls_of_a_run_share_files_and_its_jobs_work_there() {
     assert!(call(&table, "", "read_file", json!({ "path": "note" })).await.answer().contains("hello"));
     let job = json!({ "command": "cat note; sleep 60", "run_in_background": true });
     let shown: Value = serde_json::from_str(&call(&table, "", "bash", job).await.answer()).unwrap();
-    let read = |job: &Value| json!({ "action": "read", "job": job, "wait_s": 20 });
-    assert!(call(&table, "", "process", read(&shown["job"])).await.answer().contains("hello"));
-    let stranger = call(&table, "rival", "process", read(&shown["job"])).await.result.unwrap_err();
+    let read = |job: &Value| json!({ "job": job, "wait_s": 20 });
+    assert!(call(&table, "", "process_output", read(&shown["job"])).await.answer().contains("hello"));
+    let stranger = call(&table, "rival", "process_output", read(&shown["job"])).await.result.unwrap_err();
     assert_eq!(stranger.kind, ErrorKind::ArgumentsInvalid, "a job is reached by calls of its tenant alone");
 }
 

@@ -1,5 +1,7 @@
 //! One attempt, from the moment it may begin to its end in the log.
 
+mod deadline;
+
 use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,10 +17,11 @@ use tokio::task::{JoinError, JoinHandle};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use toolyard_tool::runtime::{
-    Asker, Execution, ObjectSink, Prepared, RecordStore, Source, Stop, Waits, completion, too_much_output,
+    Asker, Execution, ObjectSink, Prepared, RecordStore, Source, Stop, completion, too_much_output,
 };
 use toolyard_tool::{Left, Output, ToolError};
 
+use self::deadline::Deadline;
 use crate::hooked::{Watched, too_much_held};
 use crate::metrics::OutputCount;
 use crate::objects::{Objects, is_large};
@@ -178,7 +181,7 @@ where
         }
     };
     // A call that is overdue never starts late.
-    let Some(deadline) = deadline(job, policy, asker.waits()) else {
+    let Some(deadline) = Deadline::new(job, policy, asker.waits()) else {
         return (store(&mut publisher, AttemptOutcome::Expired, false).await, None);
     };
     let ((output, chunks), stop_tool) = (mpsc::channel(CHUNKS_WAITING_MAX), Stop::default());
@@ -344,53 +347,6 @@ fn text(result: &[Content]) -> String {
         Content::Object(object) => object.preview.clone(),
     };
     result.iter().map(part).collect::<Vec<_>>().join("\n")
-}
-
-/// The time by which the attempt must have ended, and its outcome if it has not.
-struct Deadline {
-    at: Instant,
-    /// The attempt's own timeout, if it ends first.
-    own: Option<Duration>,
-    /// The call's deadline.
-    of_call: Instant,
-    idle: Option<Duration>,
-    /// The time in which it waits for the client's answers, which is none of its own.
-    waits: Waits,
-}
-
-impl Deadline {
-    /// When the attempt must end if it sends output until then, and why.
-    fn due(&self) -> (Instant, Stopping) {
-        let waited = self.waits.now();
-        let own = self.at + waited.total();
-        if self.own.is_none() || waited.is_waiting() || own >= self.of_call {
-            (self.of_call, Stopping::CallOverdue)
-        } else {
-            (own, Stopping::Overdue)
-        }
-    }
-
-    /// When it has sent nothing for too long, if it sent something at `said`.
-    fn silent(&self, said: Instant) -> Option<Instant> {
-        self.idle.filter(|_| !self.waits.now().is_waiting()).map(|idle| said + idle)
-    }
-
-    fn overdue(&self) -> AttemptOutcome {
-        let Some(own) = self.own else { return AttemptOutcome::Expired };
-        let message = format!("the attempt took longer than {own:?}");
-        AttemptOutcome::Failed(CallError::new(ErrorKind::AttemptTimeout, message).retryable())
-    }
-}
-
-/// The attempt's own time, or the call's if that is sooner. `None` when the call's has come already.
-fn deadline(job: &Job, policy: &Policy, waits: Waits) -> Option<Deadline> {
-    let (own, rest) = (policy.attempt_timeout, job.spec.deadline.since(::nats::now()));
-    if rest.is_zero() {
-        return None;
-    }
-    let now = Instant::now();
-    let (at, of_call) = (now + own.min(rest), now + rest);
-    Some(Deadline { at, own: (own <= rest).then_some(own), of_call, idle: policy.idle_timeout, waits })
 }
 
 /// The outcome that is stored for an attempt whose tool may still run. It never claims that the tool has stopped.

@@ -13,6 +13,7 @@ use crate::admission::error::RequestError;
 use crate::auth::callers::Role;
 use crate::fleet::paused::Paused;
 use crate::fleet::registry::{Entry, Hosts, Refused, Registry};
+use crate::offload;
 
 const PAGE_DEFAULT: usize = 100;
 const PAGE_MAX: usize = 1000;
@@ -28,7 +29,11 @@ impl Api {
     pub(crate) async fn find_tools(&self, request: &v1::ListToolsRequest) -> Result<v1::ListToolsResponse, ApiError> {
         if !request.query.is_empty() {
             let registry = Arc::clone(&self.runs.registry.borrow());
-            registry.catalog_of(self.runs.caller.tenant()).prepare_search().await;
+            let catalog = registry.catalog_of(self.runs.caller.tenant());
+            offload::run_unless(catalog.has_search(), || {
+                catalog.made_search();
+            })
+            .await;
         }
         self.list_tools(request)
     }

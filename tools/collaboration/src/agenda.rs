@@ -111,12 +111,13 @@ impl Tool for Agenda {
             AgendaAction::List => {
                 let (start, end) = range(&input, "list")?;
                 let (after, limit) = (after_of(input.after)?, limit_of(input.limit));
-                Output::json(&page(context, &shelf, start..end, &input.owner, (&after, limit)).await?)
+                let sought = Sought { range: start..end, owner: input.owner };
+                Output::json(&page(context, &shelf, &sought, (&after, limit)).await?)
             }
             AgendaAction::Conflicts => {
                 let range = range(&input, "conflicts")?;
-                let owner = Some(input.owner.unwrap_or_default());
-                let found = overlapping(context, &shelf, range.0..range.1, &owner).await?;
+                let sought = Sought { range: range.0..range.1, owner: Some(input.owner.unwrap_or_default()) };
+                let found = overlapping(context, &shelf, &sought).await?;
                 Output::json(&serde_json::json!({ "free": found.is_empty(), "conflicts": found }))
             }
             AgendaAction::Remove => {
@@ -142,7 +143,8 @@ async fn add(context: &Context, shelf: &Shelf, input: AgendaInput) -> Result<Out
         }
     }
     let id = format!("{}-{}", start.strftime(ID_TIME), fresh_id(context));
-    let conflicts = overlapping(context, shelf, start..end, &Some(owner.clone())).await?;
+    let sought = Sought { range: start..end, owner: Some(owner.clone()) };
+    let conflicts = overlapping(context, shelf, &sought).await?;
     let conflicts: Vec<Kept<AgendaEntry>> = conflicts.into_iter().filter(|kept| kept.id != id).collect();
     if input.refuse_conflicts == Some(true)
         && let Some(first) = conflicts.first()
@@ -157,18 +159,19 @@ async fn add(context: &Context, shelf: &Shelf, input: AgendaInput) -> Result<Out
     Output::json(&serde_json::json!({ "entry": kept, "conflicts": conflicts }))
 }
 
+/// The entries that are wanted: those in a range, of one owner or of all.
+struct Sought {
+    range: Range<Timestamp>,
+    owner: Option<String>,
+}
+
 /// The first entries that are in a range at least in part. Two calls that add at the same moment may not see each
 /// other.
-async fn overlapping(
-    context: &Context,
-    shelf: &Shelf,
-    range: Range<Timestamp>,
-    owner: &Option<String>,
-) -> Result<Vec<Kept<AgendaEntry>>, ToolError> {
+async fn overlapping(context: &Context, shelf: &Shelf, sought: &Sought) -> Result<Vec<Kept<AgendaEntry>>, ToolError> {
     let (mut found, mut after) = (Vec::new(), String::new());
     loop {
         let left = CONFLICTS_MAX - found.len();
-        let Page { items, next } = page(context, shelf, range.clone(), owner, (&after, left)).await?;
+        let Page { items, next } = page(context, shelf, sought, (&after, left)).await?;
         found.extend(items);
         match next {
             Some(next) if found.len() < CONFLICTS_MAX => after = next,
@@ -181,10 +184,10 @@ async fn overlapping(
 async fn page(
     context: &Context,
     shelf: &Shelf,
-    Range { start, end }: Range<Timestamp>,
-    owner: &Option<String>,
+    Sought { range, owner }: &Sought,
     (after, limit): (&str, usize),
 ) -> Result<Page<AgendaEntry>, ToolError> {
+    let (start, end) = (range.start, range.end);
     let first = start.checked_sub(Span::new().hours(HOURS_MAX)).unwrap_or(Timestamp::MIN);
     let (first, last) = (first.strftime(ID_TIME).to_string(), end.strftime(ID_TIME).to_string());
     // Ids begin with the time to the second, so those of the last second are still looked at.

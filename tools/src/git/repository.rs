@@ -3,8 +3,8 @@
 //!
 //! What is overruled: hooks, the file system monitor, filters, external diff programs and text conversions, signing,
 //! editors, pagers, credential and ssh programs, submodules, and every network protocol. A repository whose `.git` or
-//! work tree is outside of the root is refused, and so is one that includes configuration under a condition: names in it
-//! could not be overruled before they count.
+//! work tree is outside of the root is refused, and so is one that includes configuration under a condition: names in
+//! it could not be overruled before they count.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;

@@ -146,8 +146,8 @@ async fn a_request_that_is_too_large_is_refused() {
 
 #[tokio::test]
 async fn a_signal_reaches_the_program_and_its_group() {
-    // The shell runs its trap when the sleep has ended: the group gets the signal, so both do. The inner shell says that
-    // it is ready, because a signal between fork and exec could be lost in it.
+    // The shell runs its trap when the sleep has ended: the group gets the signal, so both do. The inner shell says
+    // that it is ready, because a signal between fork and exec could be lost in it.
     let script = "trap 'echo got it; exit 7' INT; while :; do sh -c 'echo ready; exec sleep 60'; done";
     let mut guarded = start(Request::shell(script, "/")).await;
     let mut lines = BufReader::new(guarded.pipes().0.unwrap()).lines();

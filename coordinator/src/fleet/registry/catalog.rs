@@ -16,7 +16,6 @@ use super::{Hosts, Sets};
 use crate::fleet::facades::Facade;
 use crate::fleet::pools::{Access, PoolRules};
 use crate::fleet::search::Search;
-use crate::offload;
 
 /// Every tool by name, hosted or not, hidden or not.
 #[derive(Debug, Default)]
@@ -339,17 +338,13 @@ impl Catalog {
         self.made_search().find(query).into_iter().filter_map(|place| self.entries.get(place))
     }
 
-    /// Makes the index that searches need beside the threads that serve requests.
-    pub(crate) async fn prepare_search(&self) {
-        if self.search.get().is_none() {
-            offload::run_unless(false, || {
-                self.made_search();
-            })
-            .await;
-        }
+    /// Whether a search takes no longer than others. The first one makes the index.
+    pub(crate) fn has_search(&self) -> bool {
+        self.search.get().is_some()
     }
 
-    fn made_search(&self) -> &Search {
+    /// The index of searches.
+    pub(crate) fn made_search(&self) -> &Search {
         self.search.get_or_init(|| Search::new(self.entries.iter().map(|entry| entry.hosted.manifest.as_ref())))
     }
 

@@ -211,8 +211,8 @@ impl Stream {
     }
 
     fn end_part(&mut self, status: &'static str, kind: &'static str) {
-        // The client's library knows a step only from the stream that began it. A call that asks its client goes on, and
-        // steps that wait for its end come first in the next part.
+        // The client's library knows a step only from the stream that began it. A call that asks its client goes on,
+        // and steps that wait for its end come first in the next part.
         for step in self.steps.iter_mut().filter(|step| step.ended_at.is_none()) {
             step.is_told = false;
         }

@@ -166,8 +166,8 @@ impl ClientHandler for Client {
         let Some(call) = self.calls.asking(context.extensions.get::<InboundStreamOrigin>()) else {
             tracing::warn!(
                 server = &*self.server,
-                "declining a question of an MCP server: several calls run, or none, or one was just cancelled, so it is \
-                 not known whose it is"
+                "declining a question of an MCP server: several calls run, or none, or one was just cancelled, so it \
+                 is not known whose it is"
             );
             return Ok(ElicitResult::new(ElicitationAction::Decline));
         };

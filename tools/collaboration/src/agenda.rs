@@ -184,10 +184,11 @@ async fn overlapping(context: &Context, shelf: &Shelf, sought: &Sought) -> Resul
 async fn page(
     context: &Context,
     shelf: &Shelf,
-    Sought { range, owner }: &Sought,
+    sought: &Sought,
     (after, limit): (&str, usize),
 ) -> Result<Page<AgendaEntry>, ToolError> {
-    let (start, end) = (range.start, range.end);
+    let Sought { range: Range { start, end }, owner } = sought;
+    let (start, end) = (*start, *end);
     let first = start.checked_sub(Span::new().hours(HOURS_MAX)).unwrap_or(Timestamp::MIN);
     let (first, last) = (first.strftime(ID_TIME).to_string(), end.strftime(ID_TIME).to_string());
     // Ids begin with the time to the second, so those of the last second are still looked at.

@@ -15,13 +15,43 @@ HERE = pathlib.Path(__file__).resolve().parent
 NPM = os.environ.get("TOOLYARD_NPM")
 
 
-def wait_for_tools():
-    """The tools of the worker are known when its last one is."""
+def wait_until(is_so, what):
     for _ in range(600):
-        if httpx2.get(f"{yard.URL}/v1/tools/test_tool_with_progress", timeout=60).status_code == 200:
+        if is_so():
             return
         time.sleep(0.1)
-    raise AssertionError("the worker's tools do not become known")
+    raise AssertionError(what)
+
+
+def is_listed(tool):
+    return httpx2.get(f"{yard.URL}/v1/tools/{tool}", timeout=60).status_code == 200
+
+
+def is_available(tool):
+    answer = httpx2.get(f"{yard.URL}/v1/tools/{tool}", timeout=60)
+    return answer.status_code == 200 and answer.json()["tool"].get("available", False)
+
+
+def wait_for_tools():
+    """The tools of the worker are known when its last one is. A coordinator that has just started takes every tool for
+    available until it knows the workers, so a change shows only when a tool that was removed is not there any more."""
+    wait_until(lambda: is_listed("test_tool_with_progress"), "the worker's tools do not become known")
+    for is_there in (True, False):
+        change = {"name": "test_trigger_tool_change", "arguments": {}}
+        meta = {
+            "io.modelcontextprotocol/protocolVersion": "2026-07-28",
+            "io.modelcontextprotocol/clientInfo": {"name": "tests", "version": "1"},
+            "io.modelcontextprotocol/clientCapabilities": {},
+        }
+        headers = {
+            "accept": "application/json, text/event-stream",
+            "mcp-protocol-version": "2026-07-28",
+            "mcp-method": "tools/call",
+            "mcp-name": change["name"],
+        }
+        call = {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": {**change, "_meta": meta}}
+        httpx2.post(yard.MCP, json=call, headers=headers, timeout=60).raise_for_status()
+        wait_until(lambda: is_available("test_dynamic_tool") == is_there, "a change of the tools does not become known")
 
 
 @unittest.skipUnless(NPM, "there is no npm here")

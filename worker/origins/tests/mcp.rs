@@ -4,6 +4,7 @@
 
 mod hosted;
 
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
@@ -276,6 +277,38 @@ async fn without_a_root_a_server_changes_nothing_in_the_folder_of_the_worker() {
     hosted.stop().await;
     drop(programs);
     assert!(!Path::new(&written).exists(), "{written} is left");
+}
+
+#[tokio::test]
+async fn a_confined_server_of_another_user_writes_its_home() {
+    let python = Path::new("/usr/bin/python3");
+    if !rustix::process::geteuid().is_root() || !python.exists() {
+        eprintln!("NOT TESTED: only root starts programs of another user, which needs the python3 of the system");
+        return;
+    }
+    sandbox::use_program(env!("CARGO_BIN_EXE_guard-of-mcp-tests").into());
+    let scripts = tempfile::tempdir().unwrap();
+    std::fs::set_permissions(scripts.path(), std::fs::Permissions::from_mode(0o755)).unwrap();
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/servers/server.py");
+    std::fs::copy(source, scripts.path().join("server.py")).unwrap();
+    let level = Wanted::Exactly(Level::Confined);
+    let (readable, user) = (vec![scripts.path().to_owned()], Some(sandbox::User::NOBODY));
+    let Ok(sandbox) = Sandbox::new(Settings { level, readable, user, ..Settings::default() }) else {
+        eprintln!("NOT TESTED: this machine cannot confine programs");
+        return;
+    };
+    let arguments = vec![scripts.path().join("server.py").display().to_string(), "well".to_owned()];
+    let program = python.display().to_string();
+    let reach = Reach::Program { program, arguments, environment: Vec::new(), folder: None };
+    let programs = Programs::without_root(sandbox).unwrap();
+    let stop = CancellationToken::new();
+    let host = Host::new(vec![ServerConfig::new("well", reach).unwrap()], Table::new(), Some(&programs), 4);
+    let (tables, tasks) = timeout(SOON, host.start(stop.clone())).await.unwrap();
+    let hosted = Hosted { tables, stop, tasks, folder: tempfile::tempdir().unwrap() };
+    let variables: Value = serde_json::from_str(&hosted.call("environment", json!({})).await.answer()).unwrap();
+    let cache = Path::new(variables["HOME"].as_str().unwrap()).join("cache");
+    assert_eq!(hosted.call("write", json!({"path": cache})).await.answer(), cache.display().to_string());
+    hosted.stop().await;
 }
 
 #[tokio::test]

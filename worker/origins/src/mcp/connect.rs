@@ -15,7 +15,7 @@ use rmcp::service::{ClientInitializeError, ClientLifecycleMode, Peer, serve_clie
 use rmcp::transport::async_rw::AsyncRwTransport;
 use rmcp::transport::streamable_http_client::StreamableHttpClientTransportConfig;
 use rmcp::transport::{IntoTransport, StreamableHttpClientTransport};
-use sandbox::{Exit, Guarded, Report, Request, Sandbox, StartError, TemporaryFolder};
+use sandbox::{Exit, Guarded, Level, Report, Request, Sandbox, StartError, TemporaryFolder};
 use tokio::io::{AsyncRead, AsyncReadExt as _};
 use tokio::task::JoinSet;
 use tokio::time::timeout;
@@ -50,13 +50,14 @@ pub struct Programs {
     _temporary: Option<Arc<TemporaryFolder>>,
     /// What their own folders are relative to.
     base: PathBuf,
-    /// Their `HOME`, unless it is set for them; `None`: that of the worker.
+    /// Their `HOME`, unless it is set for them; `None`: the one that the sandbox gives.
     home: Option<Arc<TemporaryFolder>>,
 }
 
 impl Programs {
     /// Programs that are started by `sandbox`, in `folder` unless they have their own. If they run as another user than
-    /// the worker, they get a new home folder, which is deleted with this.
+    /// the worker and are not confined, they get a new home folder, which is deleted with this. The home of a confined
+    /// program is its temporary folder, because it can write no other.
     ///
     /// # Errors
     /// The home folder cannot be made.
@@ -81,7 +82,8 @@ impl Programs {
         temporary: Option<Arc<TemporaryFolder>>,
     ) -> io::Result<Self> {
         let user = sandbox.settings().user;
-        let home = user.map(|_| TemporaryFolder::new("toolyard-mcp-", user).map(Arc::new)).transpose()?;
+        let home = user.filter(|_| sandbox.level() == Level::None);
+        let home = home.map(|_| TemporaryFolder::new("toolyard-mcp-", user).map(Arc::new)).transpose()?;
         Ok(Self { sandbox, folder, _temporary: temporary, base, home })
     }
 }

@@ -9,7 +9,7 @@ use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, PermissionsExt as 
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
 use rustix::fs::{CWD, FlockOperation, Mode, OFlags, flock, openat};
@@ -28,6 +28,9 @@ const DEPTH_MAX: usize = 256;
 /// How long the folder of a run is kept after its last call on this worker: a run has more turns, and the worker does
 /// not learn of its end.
 pub const RUN_IDLE: Duration = Duration::from_secs(60 * 60);
+/// How often idle folders are looked for in the time after which they are removed, and the shortest pause.
+const SWEEPS: u32 = 12;
+const SWEEP_PAUSE_MIN: Duration = Duration::from_secs(1);
 /// How often, and after which pauses, a folder is removed in which processes that were killed may still write.
 const REMOVALS_MAX: u32 = 20;
 const REMOVAL_PAUSE: Duration = Duration::from_millis(100);
@@ -140,7 +143,15 @@ struct Inner {
     own: Own,
     /// Numbers the folders of calls.
     made: AtomicU64,
-    runs: Mutex<HashMap<PathBuf, Users>>,
+    runs: Mutex<Runs>,
+}
+
+/// The folders of runs.
+#[derive(Debug, Default)]
+struct Runs {
+    used: HashMap<PathBuf, Users>,
+    /// A task removes those that are idle.
+    are_swept: bool,
 }
 
 /// The folder with those of this worker's calls and runs. Its lock tells other workers that this one lives, also those
@@ -199,7 +210,6 @@ impl Workspaces {
 
     fn open_of(&self, run: &str, requester: Option<&Requester>, left: Left) -> Result<Workspace, WorkspaceError> {
         let Inner { root, sharing, own, made, .. } = self.inner.as_ref();
-        self.inner.sweep();
         let folder = match sharing {
             Sharing::Call => {
                 let folder = own.folder.join(format!("call-{}", made.fetch_add(1, Ordering::Relaxed)));
@@ -209,11 +219,11 @@ impl Workspaces {
             Sharing::Run => {
                 let run: String = run.chars().map(|c| if c.is_ascii_alphanumeric() { c } else { '_' }).collect();
                 let folder = own.folder.join(run);
-                let mut runs = self.inner.runs.lock().unwrap_or_else(PoisonError::into_inner);
-                if !runs.contains_key(&folder) {
+                let mut runs = self.inner.runs();
+                if !runs.used.contains_key(&folder) {
                     self.inner.make(&folder)?;
                 }
-                let users = runs.entry(folder.clone()).or_insert(Users { count: 0, last: Instant::now() });
+                let users = runs.used.entry(folder.clone()).or_insert(Users { count: 0, last: Instant::now() });
                 users.count += 1;
                 folder
             }
@@ -264,16 +274,32 @@ impl Inner {
         }
     }
 
-    /// Removes the folders of runs that were idle for too long.
-    fn sweep(&self) {
-        let mut runs = self.runs.lock().unwrap_or_else(PoisonError::into_inner);
-        runs.retain(|folder, users| {
+    fn runs(&self) -> MutexGuard<'_, Runs> {
+        self.runs.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Removes the folders of runs that were idle for too long, and returns whether others are left. Takes as long as
+    /// the removal, in which calls of other runs go on.
+    fn sweep(&self) -> bool {
+        let mut idle = Vec::new();
+        let mut runs = self.runs();
+        runs.used.retain(|folder, users| {
             let is_idle = users.count == 0 && users.last.elapsed() >= self.idle;
             if is_idle {
-                report(folder, remove(folder));
+                // The next call of the run may make a folder of this name while this one is removed.
+                let renamed = self.own.folder.join(format!("idle-{}", self.made.fetch_add(1, Ordering::Relaxed)));
+                match fs::rename(folder, &renamed) {
+                    Ok(()) => idle.push(renamed),
+                    Err(error) => report(folder, Err(error)),
+                }
             }
             !is_idle
         });
+        let are_left = !runs.used.is_empty();
+        runs.are_swept &= are_left;
+        drop(runs);
+        idle.iter().for_each(|folder| report(folder, remove(folder)));
+        are_left
     }
 
     fn whose(&self) -> &'static str {
@@ -394,21 +420,28 @@ impl Drop for Workspace {
                 }
             }
             Sharing::Run => {
-                let mut runs = inner.runs.lock().unwrap_or_else(PoisonError::into_inner);
-                if let Some(users) = runs.get_mut(&self.folder) {
+                let mut runs = inner.runs();
+                if let Some(users) = runs.used.get_mut(&self.folder) {
                     (users.count, users.last) = (users.count.saturating_sub(1), Instant::now());
                 }
-                drop(runs);
-                if let Ok(runtime) = Handle::try_current() {
-                    let (inner, idle): (Weak<Inner>, _) = (Arc::downgrade(inner), inner.idle);
-                    drop(runtime.spawn(async move {
-                        sleep(idle).await;
-                        if let Some(inner) = inner.upgrade() {
-                            drop(tokio::task::spawn_blocking(move || inner.sweep()).await);
-                        }
-                    }));
+                if !runs.are_swept
+                    && let Ok(runtime) = Handle::try_current()
+                {
+                    runs.are_swept = true;
+                    drop(runtime.spawn(sweep_on(Arc::downgrade(inner), inner.idle)));
                 }
             }
+        }
+    }
+}
+
+/// Removes the folders of runs that are idle, until none is left or the worker ends.
+async fn sweep_on(inner: Weak<Inner>, idle: Duration) {
+    loop {
+        sleep((idle / SWEEPS).max(SWEEP_PAUSE_MIN)).await;
+        let Some(inner) = inner.upgrade() else { return };
+        if !tokio::task::spawn_blocking(move || inner.sweep()).await.unwrap_or(true) {
+            return;
         }
     }
 }
@@ -512,6 +545,24 @@ mod tests {
         drop(second);
         workspaces.inner.sweep();
         assert!(!folder.exists() && other.folder().exists());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_folder_of_a_run_goes_after_its_time_though_no_call_follows_and_one_task_sees_to_all() {
+        let root = tempfile::tempdir().unwrap();
+        let (hour, quota) = (Duration::from_secs(3600), Quota::default());
+        let workspaces = Workspaces::removing_after(hour, root.path(), Sharing::Run, quota, None).unwrap();
+        let folders: Vec<_> = ["a", "b", "c"].map(|run| open(&workspaces, run).folder().to_owned()).into();
+        assert_eq!(Arc::weak_count(&workspaces.inner), 1, "the task");
+        sleep(hour / 2).await;
+        drop(open(&workspaces, "c"));
+        sleep(hour * 3 / 4).await;
+        assert_eq!(folders.iter().map(|folder| folder.exists()).collect::<Vec<_>>(), [false, false, true]);
+        sleep(hour).await;
+        assert!(!folders[2].exists() && Arc::weak_count(&workspaces.inner) == 0, "it ends with the last folder");
+        drop(open(&workspaces, "a"));
+        sleep(hour * 2).await;
+        assert_eq!(fs::read_dir(&workspaces.inner.own.folder).unwrap().count(), 0);
     }
 
     #[tokio::test]

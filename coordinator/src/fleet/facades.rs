@@ -263,9 +263,8 @@ mod tests {
     #[test]
     fn bound_arguments_may_come_back_from_hooks_and_approvers_and_no_others_may_be_set() {
         let facade = facade(
-            "arguments = { depth = { max = 1 } }
-input_schema = { type = \"object\", \
-             properties = { query = {} }, additionalProperties = false }",
+            "arguments = { depth = { max = 1 } }\ninput_schema = { type = \"object\", properties = { query = {} }, \
+             additionalProperties = false }",
         );
         let all = r#"{"depth":{"max":1},"query":"x"}"#;
         assert_eq!(facade.arguments(&name(), &r#"{"query":"x"}"#.into()).unwrap(), all);

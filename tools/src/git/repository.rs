@@ -136,10 +136,9 @@ impl<'a> Repository<'a> {
         let names: Vec<&str> = text.split('\0').filter(|name| !name.is_empty()).collect();
         if names.iter().any(|name| name.starts_with("includeif.")) {
             // It may hold in the work tree that git makes, and for the branch that it switches to, though not yet here.
-            return Err(refused(
-                "includes files under a condition (includeIf), which is not supported: include them by \
-                                include.path",
-            ));
+            let what = "includes files under a condition (includeIf), which is not supported: include them by \
+                        include.path";
+            return Err(refused(what));
         }
         self.has_identity = ["user.name", "user.email"].iter().all(|name| names.contains(name));
         let mut overruled: Vec<(String, String)> = names.into_iter().filter_map(overruled).collect();

@@ -3,6 +3,7 @@
 use crate::turns::{Answer, Part};
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
+use proto::names::object_path;
 use proto::v1;
 use serde_json::{Value, json};
 
@@ -120,7 +121,7 @@ fn image(item: &mut Value, outcome: &v1::CallOutcome) {
                 inline = BASE64_STANDARD.encode(&data.data).into();
             }
             v1::content::Body::Object(object) if object.media_type.starts_with("image/") && path.is_none() => {
-                path = Some(object_path(object));
+                path = Some(object_path(&object.object_id));
             }
             v1::content::Body::Data(_)
             | v1::content::Body::Object(_)
@@ -140,10 +141,6 @@ fn image(item: &mut Value, outcome: &v1::CallOutcome) {
     }
 }
 
-fn object_path(object: &v1::Object) -> String {
-    format!("/v1/objects/{}", object.object_id)
-}
-
 /// The logs and images of code that was run. The logs are the streamed output; if there is none, those of the result.
 fn code_outputs(said: &str, outcome: &v1::CallOutcome) -> Value {
     let summary = structure(outcome).unwrap_or_default();
@@ -156,7 +153,9 @@ fn code_outputs(said: &str, outcome: &v1::CallOutcome) -> Value {
         v1::content::Body::Data(data) if data.media_type.starts_with("image/") => {
             Some(format!("data:{};base64,{}", data.media_type, BASE64_STANDARD.encode(&data.data)))
         }
-        v1::content::Body::Object(object) if object.media_type.starts_with("image/") => Some(object_path(object)),
+        v1::content::Body::Object(object) if object.media_type.starts_with("image/") => {
+            Some(object_path(&object.object_id))
+        }
         v1::content::Body::Data(_)
         | v1::content::Body::Object(_)
         | v1::content::Body::Text(_)

@@ -78,6 +78,7 @@ mod rollout;
 mod room;
 mod schedules;
 mod series;
+mod states;
 mod tenants;
 mod tls;
 mod tokens;

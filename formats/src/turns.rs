@@ -51,15 +51,18 @@
 //! commands, and a timeout is an error.
 
 mod answer;
+mod chunks;
 mod error;
 mod form;
 mod forms;
+mod history;
 pub(crate) mod json;
 mod turn;
 
 pub use answer::{Answer, Part};
 pub use error::{Error, Problem};
 pub use form::{Form, UnknownName};
+pub use history::History;
 pub use turn::{Arguments, Call, Reason, SkippedItem, Turn};
 
 pub mod limit;

@@ -4,6 +4,7 @@ use proto::convert::fields::fields_out;
 use run::{CallId, Concurrency, DefaultDecision, Rules, TenantId, ToolName, WithoutWorker};
 
 use super::NewRun;
+use super::approved::Approved;
 use crate::requests::{Digest, Hash};
 
 /// A hash of a request's content: equal for equal requests only.
@@ -37,6 +38,14 @@ pub(crate) fn digest(new: &NewRun) -> Digest {
         for file in &new.files {
             let tool = file.tool.as_ref().map_or("", ToolName::as_str);
             [tool, file.name.as_str(), file.id.to_string().as_str()].iter().for_each(|text| hash.text(text));
+        }
+    }
+    match &new.approved {
+        Approved::None => {}
+        Approved::All => hash.text("all approved"),
+        Approved::These(calls) => {
+            hash.text("approved");
+            calls.iter().for_each(|call| hash.text(call.as_str()));
         }
     }
     hash.number(new.calls.len() as u64);

@@ -87,8 +87,7 @@ pub(crate) struct Args {
 }
 
 /// Options of one call that is typed.
-const OF_ONE: [&str; 8] =
-    ["json", "context", "not_before", "delay", "timeout", "queue_timeout", "no_wait", "approval"];
+const OF_ONE: [&str; 8] = ["json", "context", "not_before", "delay", "timeout", "queue_timeout", "no_wait", "approval"];
 
 /// Options of the run of the calls. A file with a run has others, too.
 #[derive(Debug, Default, clap::Args)]
@@ -181,7 +180,8 @@ async fn typed(
     door: &Server,
     (terminal, hints): (&Terminal, bool),
 ) -> Result<(Client, v1::CreateRunRequest, View), Failure> {
-    let Args { tool, pairs, json: base, context, not_before, delay, timeout, queue_timeout, no_wait, approval, .. } = args;
+    let Args { tool, pairs, json: base, context, not_before, delay, timeout, queue_timeout, no_wait, approval, .. } =
+        args;
     let name = tool.unwrap_or_default();
     name.parse::<ToolName>().map_err(|error| Failure::Usage(error.to_string()))?;
     let base = arguments::parse_base(base.as_deref())?;

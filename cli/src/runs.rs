@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use proto::v1;
 
+use self::create::{Append, Create};
 use crate::erase::{self, Erase};
 use crate::exit::{Exit, Failure};
 use crate::follow::View;
@@ -15,7 +16,6 @@ use crate::server::Server;
 use crate::tally::Tally;
 use crate::terminal::{Paint, Terminal};
 use crate::words::{brief, call_state, contents, counted, error, harmless, run_status};
-use self::create::{Append, Create};
 use client::Client;
 
 const LS_EXAMPLES: &str = "\

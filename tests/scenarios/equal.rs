@@ -234,6 +234,11 @@ async fn a_call_that_is_too_large_fails_alone_and_a_turn_without_calls_is_answer
     let answer = batch(http, "", &turn(&calls)).await;
     assert!(said(&answer)[0].contains("the arguments are too large"), "{answer}");
     assert_eq!((said(&answer)[1], &answer["messages"][0]["content"][0]["is_error"]), ("hi", &json!(true)));
+    let item = |(id, name, arguments): &(&str, &str, Value)| json!({ "type": "function_call", "call_id": id, "name": name, "arguments": arguments.to_string() });
+    let response = http.post("/v1/responses", &json!({ "input": calls.iter().map(item).collect::<Vec<_>>() })).await;
+    let items = response.json()["output"].clone();
+    assert!(items[0]["error"].to_string().contains("too large"), "{items}");
+    assert_eq!(items[1]["output"], "hi", "{items}");
     let answer = batch(http, "", &json!({ "role": "assistant", "content": "hello" })).await;
     assert_eq!((&answer["finish"], &answer["complete"], &answer["messages"]), (&json!(true), &json!(true), &json!([])));
 }

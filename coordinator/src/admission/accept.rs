@@ -187,6 +187,9 @@ pub(crate) fn steps_for(calls: &[RequestedCall]) -> Steps {
 }
 
 pub(crate) fn accept_one(mut call: RequestedCall, index: usize, scope: &Scope<'_>, steps: &mut Steps) -> CallSpec {
+    if scope.form.is_some() {
+        fail_if_oversized(&mut call);
+    }
     let facade = delegate(&mut call, &scope.offer);
     let (deadline, queue_deadline) = deadlines(&call, scope);
     let RequestedCall {
@@ -254,6 +257,20 @@ pub(crate) fn accept_one(mut call: RequestedCall, index: usize, scope: &Scope<'_
         context,
         files,
         ..CallSpec::new(id, tool, arguments, route, deadline)
+    }
+}
+
+/// A model that writes too many arguments gets an error for that call, and the others go on. Nothing of the arguments is
+/// kept. A client of the native API chose them itself: its whole request is rejected.
+fn fail_if_oversized(call: &mut RequestedCall) {
+    let (size, limit) = (call.arguments.len(), run::limit::ARGUMENTS_BYTES_MAX);
+    if size > limit {
+        let message = format!(
+            "the arguments are too large: {size} bytes, and the limit is {limit} bytes. The call was not executed: \
+             shorten them, or split the call"
+        );
+        call.arguments = Bytes::from_static(b"{}");
+        call.refusal = Some(CallError::new(ErrorKind::ArgumentsInvalid, message));
     }
 }
 

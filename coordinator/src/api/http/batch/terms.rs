@@ -10,7 +10,6 @@ use formats::turns::{Arguments, Form, History, Turn};
 use proto::convert::{self, api};
 use proto::v1;
 use run::ToolName;
-use run::limit::ARGUMENTS_BYTES_MAX;
 use serde_json::Value;
 use serde_json::value::RawValue;
 
@@ -143,13 +142,6 @@ impl Terms {
             Arguments::Json(arguments) => arguments,
             Arguments::Unreadable { why, .. } => return Err(why.to_string()),
         };
-        if arguments.len() > ARGUMENTS_BYTES_MAX {
-            let size = arguments.len();
-            return Err(format!(
-                "the arguments are too large: {size} bytes, and the limit is {ARGUMENTS_BYTES_MAX} bytes. The call \
-                 was not executed: shorten them, or split the call"
-            ));
-        }
         let takes_text = |tool: &v1::RequestTool| {
             tool.name == name && !matches!(tool.format, Some(v1::request_tool::Format::InputSchema(_)))
         };

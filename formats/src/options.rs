@@ -35,8 +35,8 @@ pub struct Enveloped<'a> {
 }
 
 impl<'a> Enveloped<'a> {
-    /// Splits a body: `{"turn": …, "toolyard": …}`, `{"messages": […], "toolyard": …}`, or the turn itself, which may
-    /// have a member `toolyard` beside those of its vendor.
+    /// Splits a body: `{"turn": …, "toolyard": …}`, `{"messages": […], "toolyard": …}`, or the turn itself, which
+    /// may have a member `toolyard` beside those of its vendor.
     ///
     /// # Errors
     /// The options are invalid.
@@ -172,7 +172,8 @@ mod tests {
 
     #[test]
     fn the_options_are_a_member_of_the_turn_or_stand_beside_it() {
-        let options = r#"{"tenant":"acme","files":[{"tool":"_all","name":"a","object_id":"o"}],"on_disconnect":"cancel","run":"run_1"}"#;
+        let files = r#"[{"tool":"_all","name":"a","object_id":"o"}]"#;
+        let options = format!(r#"{{"tenant":"acme","files":{files},"on_disconnect":"cancel","run":"run_1"}}"#);
         let inside = format!(r#"{{"role":"assistant","tool_calls":[],"toolyard":{options}}}"#);
         let beside = format!(r#"{{"turn":[1],"toolyard":{options}}}"#);
         for (body, turn, pointer) in [(&inside, inside.as_str(), ""), (&beside, "[1]", "/turn")] {

@@ -28,7 +28,7 @@
 //! | `mcp` | JSON-RPC request, batch | `tools/call` | other methods, responses |
 //!
 //! A turn may also be the list of the events of its stream, whose fragments are put together; pointers are then those of
-//! the message that they stream. A [`History`] is a conversation, of which the last turn is answered.
+//! the message that they stream. A [`History`] is a conversation; its last turn is answered.
 //!
 //! Free text (of a custom tool) becomes `{"input": "…"}`. A shell call is a call of the tool `shell`, `local_shell` or
 //! `apply_patch`, with its unchanged `action` or `operation` as arguments. A member that is null counts as missing. An

@@ -234,7 +234,10 @@ async fn a_call_that_is_too_large_fails_alone_and_a_turn_without_calls_is_answer
     let answer = batch(http, "", &turn(&calls)).await;
     assert!(said(&answer)[0].contains("the arguments are too large"), "{answer}");
     assert_eq!((said(&answer)[1], &answer["messages"][0]["content"][0]["is_error"]), ("hi", &json!(true)));
-    let item = |(id, name, arguments): &(&str, &str, Value)| json!({ "type": "function_call", "call_id": id, "name": name, "arguments": arguments.to_string() });
+    let item = |(id, name, arguments): &(&str, &str, Value)| {
+        let arguments = arguments.to_string();
+        json!({ "type": "function_call", "call_id": id, "name": name, "arguments": arguments })
+    };
     let response = http.post("/v1/responses", &json!({ "input": calls.iter().map(item).collect::<Vec<_>>() })).await;
     let items = response.json()["output"].clone();
     assert!(items[0]["error"].to_string().contains("too large"), "{items}");

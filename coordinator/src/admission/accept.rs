@@ -178,7 +178,13 @@ impl Scope<'_> {
 pub(crate) fn accept(calls: Vec<RequestedCall>, scope: &Scope<'_>) -> Vec<Arc<CallSpec>> {
     let mut steps = steps_for(&calls);
     let with_index = calls.into_iter().zip(scope.first..);
-    with_index.map(|(call, index)| Arc::new(accept_one(call, index, scope, &mut steps))).collect()
+    let accepted = with_index.map(|(mut call, index)| {
+        if scope.form.is_some() {
+            fail_if_oversized(&mut call);
+        }
+        Arc::new(accept_one(call, index, scope, &mut steps))
+    });
+    accepted.collect()
 }
 
 /// The budget of steps that the checks of some calls share.
@@ -187,9 +193,6 @@ pub(crate) fn steps_for(calls: &[RequestedCall]) -> Steps {
 }
 
 pub(crate) fn accept_one(mut call: RequestedCall, index: usize, scope: &Scope<'_>, steps: &mut Steps) -> CallSpec {
-    if scope.form.is_some() {
-        fail_if_oversized(&mut call);
-    }
     let facade = delegate(&mut call, &scope.offer);
     let (deadline, queue_deadline) = deadlines(&call, scope);
     let RequestedCall {
@@ -229,7 +232,6 @@ pub(crate) fn accept_one(mut call: RequestedCall, index: usize, scope: &Scope<'_
     let refusal = refusal.or_else(|| limits::beyond(index, scope.rules));
     let refusal = refusal.or_else(|| found.and_then(|(_, entry)| waived(&tool, entry, approval, scope)));
     let route = refusal.map_or(route, Route::Refused);
-    let id = id.unwrap_or_else(|| made_id(index));
     let manifest = found.map(|(_, entry)| &entry.hosted.manifest);
     let confirmation = found.map_or(Confirmation::NotNeeded, |(_, entry)| confirmation(entry, scope));
     let (asks, must) = (confirmation != Confirmation::NotNeeded, confirmation == Confirmation::Required);
@@ -256,12 +258,12 @@ pub(crate) fn accept_one(mut call: RequestedCall, index: usize, scope: &Scope<'_
         result_use,
         context,
         files,
-        ..CallSpec::new(id, tool, arguments, route, deadline)
+        ..CallSpec::new(id.unwrap_or_else(|| made_id(index)), tool, arguments, route, deadline)
     }
 }
 
-/// A model that writes too many arguments gets an error for that call, and the others go on. Nothing of the arguments is
-/// kept. A client of the native API chose them itself: its whole request is rejected.
+/// A model that writes too many arguments gets an error for that call, and the others continue. The arguments are
+/// dropped. A client of the native API chose them itself: its whole request is rejected.
 fn fail_if_oversized(call: &mut RequestedCall) {
     let (size, limit) = (call.arguments.len(), run::limit::ARGUMENTS_BYTES_MAX);
     if size > limit {

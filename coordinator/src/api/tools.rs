@@ -101,10 +101,8 @@ impl Api {
         let is_cut = tools.len() > size;
         tools.truncate(size);
         let last = tools.last().filter(|_| is_cut).map(|entry| entry.name.to_string());
-        let (next_page_token, tools) = (
-            last.unwrap_or_default(),
-            tools.into_iter().map(|entry| tool(entry, self, (&registry, &paused))).collect(),
-        );
+        let next_page_token = last.unwrap_or_default();
+        let tools = tools.into_iter().map(|entry| tool(entry, self, (&registry, &paused))).collect();
         // Rejected tools are shown to admins only.
         let is_told = after.is_none() && self.runs.caller.must(Role::Admin).is_ok();
         let refused = registry.catalog.refused.iter().filter(|_| is_told).take(REFUSED_MAX);

@@ -142,7 +142,7 @@ fn close(schema: &Map<String, Value>, made: &mut Map<String, Value>, at: &str, d
     Ok(())
 }
 
-/// The schema, of which null is a value too.
+/// The schema with null as a further value.
 fn nullable(mut schema: Value) -> Value {
     let null = json!("null");
     match &mut schema["type"] {

@@ -55,7 +55,10 @@ fn the_fragments_of_a_stream_are_put_together_by_their_index() {
         { "type": "message_delta", "delta": { "stop_reason": "tool_use" } },
         { "type": "message_stop" },
     ]);
-    let item = |id: &str, name: &str, arguments: &str| json!({ "type": "function_call", "call_id": id, "name": name, "arguments": arguments });
+    let item = |id: &str, name: &str, arguments: &str| {
+        let kind = "function_call";
+        json!({ "type": kind, "call_id": id, "name": name, "arguments": arguments })
+    };
     let items = [item("a", "echo", "{\"n\":1.10}"), item("b", "count", "{\"pieces\":3}")];
     let responses = json!([
         { "type": "response.created", "response": { "output": [] } },

@@ -1,5 +1,5 @@
-//! A batch whose calls are added to an open run: the run is shared by several requests, of which each is answered for
-//! its own calls.
+//! A batch whose calls are added to an open run: the run is shared by several requests, and each is answered for its
+//! own calls.
 
 use formats::options::Options;
 use formats::turns::Turn;

@@ -1,5 +1,5 @@
-//! A request of the batch endpoint: the turn, and the options in the query, the headers and the body. The options become
-//! a `CreateRunRequest`, whose calls are those of the turn.
+//! A request of the batch endpoint: the turn, and the options in the query, the headers and the body. The options
+//! become a `CreateRunRequest`, whose calls are those of the turn.
 
 use std::collections::HashMap;
 use std::time::Duration;

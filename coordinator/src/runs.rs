@@ -360,8 +360,8 @@ impl Runs {
             };
             let run = self.command(id, append).await?;
             let is_ours = |id: &CallId| calls.iter().any(|call| call.id.as_ref() == Some(id));
-            self.approve(id, approved::waiting(&run).filter(is_ours), approved).await?;
-            Ok(run)
+            let approved = self.approve(id, approved::waiting(&run).filter(is_ours), approved).await?;
+            Ok(approved.unwrap_or(run))
         };
         self.judged(("AppendCalls", Role::Submit), (id, None), work).await
     }

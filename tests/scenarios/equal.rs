@@ -8,6 +8,7 @@ use serde_json::{Value, json};
 
 use crate::FIXTURE;
 use crate::callers::guarded;
+use crate::http_callers::post;
 use crate::registry::{until, worker};
 
 const JSON: (&str, &str) = ("content-type", "application/json");
@@ -188,6 +189,23 @@ async fn a_call_that_its_caller_approves_with_the_request_awaits_nobody() {
         let is_approved = |event: &v1::RunEvent| matches!(event.event, Some(v1::run_event::Event::CallApproved(_)));
         assert!(events.iter().any(is_approved), "the approval is recorded");
     }
+    // Also of a call that is added to a run.
+    let open = v1::CreateRunRequest { keep_open: true, ..Default::default() };
+    let run_id = ops.runs.clone().create_run(open).await.expect("accepted").into_inner().run.expect("a run").run_id;
+    let append = |id: &str, approve: &str| v1::AppendCallsRequest {
+        run_id: run_id.clone(),
+        calls: vec![v1::NewCall { call_id: id.to_owned(), ..asked.clone() }],
+        approve: vec![approve.to_owned()],
+        ..Default::default()
+    };
+    let appended = ops.runs.clone().append_calls(append("b", "b")).await.expect("it is accepted").into_inner();
+    assert!(appended.run.expect("the run").calls[0].decided.is_some());
+    let unnamed = ops.runs.clone().append_calls(append("", "_all")).await.expect_err("it has no id");
+    assert_eq!(reason(&unnamed), "MALFORMED");
+    // And through the batch endpoint.
+    let turn = with(&[("a", "external", json!({}))], json!({ "approve": ["a"], "rules": { "calls_max": 1 } }));
+    let denied = post(&yard, "shop", "/v1/tool_calls:batch", &turn).await;
+    assert_eq!(denied.problem(), (403, "ROLE_MISSING".to_owned()));
     // Without the role nothing is stored.
     let shop = yard.client("shop");
     let refused = shop.runs.clone().create_run(run(&["a"])).await.expect_err("it lacks the role");

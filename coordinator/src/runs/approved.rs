@@ -1,5 +1,7 @@
 //! Calls that their caller approves with the request that submits them.
 
+use std::sync::Arc;
+
 use run::{CallId, CallState, Decision, Run, RunId};
 
 use super::Runs;
@@ -31,19 +33,20 @@ impl Runs {
         if *approved == Approved::None { Ok(()) } else { Ok(self.caller.must(Role::Approve)?) }
     }
 
-    /// Approves those of a run's calls that await approval and that the request approves.
+    /// Approves those of a run's calls that await approval and that the request approves. Returns the run after that,
+    /// if there are any.
     pub(super) async fn approve(
         &self,
         id: RunId,
         waiting: impl Iterator<Item = CallId>,
         approved: &Approved,
-    ) -> Result<(), RequestError> {
+    ) -> Result<Option<Arc<Run>>, RequestError> {
         let approve = |call| (call, Decision::Approved { arguments: None });
         let decisions: Vec<(CallId, Decision)> = waiting.filter(|call| approved.holds(call)).map(approve).collect();
-        if !decisions.is_empty() {
-            Box::pin(self.decide(id, decisions)).await.map_err(|refusal| refusal.of_stored(id))?;
+        if decisions.is_empty() {
+            return Ok(None);
         }
-        Ok(())
+        Box::pin(self.decide(id, decisions)).await.map(Some).map_err(|refusal| refusal.of_stored(id))
     }
 
     /// The same for a run that an earlier request with the same id opened, if that request did not get so far.
@@ -52,7 +55,7 @@ impl Runs {
             return Ok(());
         }
         let run = Box::pin(self.known(id)).await.map_err(|refusal| refusal.of_stored(id))?.run;
-        self.approve(id, waiting(&run), approved).await
+        self.approve(id, waiting(&run), approved).await.map(drop)
     }
 }
 

@@ -107,7 +107,9 @@ impl Runs {
             }
             if let Some(sequence) = self.store(&mut new, asking.as_deref_mut(), None).await? {
                 let id = new.id;
-                self.approve(id, waiting(&new.events), &approved).await?;
+                if let Some(run) = self.approve(id, waiting(&new.events), &approved).await? {
+                    return Ok(run);
+                }
                 let mut run = Run::new(id);
                 let entry = Entry { sequence, at: ::nats::now(), not_after: None, events: new.events };
                 run.apply(&entry, &mut Vec::new());

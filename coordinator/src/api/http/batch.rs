@@ -20,7 +20,7 @@ use proto::v1::run_event::Event;
 use run::{CallId, CallState, Run, RunStatus};
 use tokio::time::Instant;
 
-pub(super) use self::described::{described, messages_described, options};
+pub(super) use self::described::{described, messages_described, options, options_described};
 pub(super) use self::messages::messages;
 
 use self::answer::Answering;

@@ -8,7 +8,7 @@ use proto::openapi::{Method, Schemas, message};
 use serde_json::{Map, Value, json};
 
 use super::routes::{DEFER, Meaning, OPERATIONS, Operation, STRICT, text_response};
-use super::{objects, openai};
+use super::{batch, objects, openai};
 
 static DOCUMENT: LazyLock<String> =
     LazyLock::new(|| serde_json::to_string_pretty(&document()).expect("JSON always serializes") + "\n");
@@ -46,6 +46,8 @@ fn document() -> Value {
         });
         path[operation.method.as_str().to_lowercase()] = described;
     }
+    let options = batch::options_described(&schemas["CreateRunRequest"]);
+    schemas.insert("RunOptions".to_owned(), options);
     for route in openai::list_of_routes() {
         let path = paths.entry(format!("/v1{}", route.path)).or_insert_with(|| json!({}));
         path[route.method.as_str().to_lowercase()] = route.described();

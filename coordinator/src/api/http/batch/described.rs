@@ -50,15 +50,25 @@ pub(in crate::api::http) fn described() -> Value {
 
 /// The options in a body.
 pub(in crate::api::http) fn options() -> Value {
-    json!({
-        "description": "A CreateRunRequest without its calls; `run`, `floor_policy` and `on_disconnect` are as in the \
-            query of BatchToolCalls.",
-        "allOf": [{ "$ref": "#/components/schemas/CreateRunRequest" }, { "type": "object", "properties": {
-            "run": { "type": "string" },
-            "floor_policy": { "type": "string" },
-            "on_disconnect": { "type": "string", "enum": ["cancel", "continue"] },
-        } }],
-    })
+    json!({ "$ref": "#/components/schemas/RunOptions" })
+}
+
+/// The schema of the options, made from that of a CreateRunRequest.
+pub(in crate::api::http) fn options_described(create_run: &Value) -> Value {
+    let mut options = create_run.clone();
+    options["description"] = "A CreateRunRequest without its calls, and how the client follows the run. `run`, \
+        `floor_policy` and `on_disconnect` are as in the query of BatchToolCalls."
+        .into();
+    let properties = options["properties"].as_object_mut().expect("a message has properties");
+    properties.remove("calls");
+    for (name, values) in [("run", None), ("floor_policy", None), ("on_disconnect", Some(["cancel", "continue"]))] {
+        let mut schema = json!({ "type": "string" });
+        if let Some(values) = values {
+            schema["enum"] = values.into_iter().collect();
+        }
+        properties.insert(name.to_owned(), schema);
+    }
+    options
 }
 
 fn query(name: &str, description: &str, schema: Value) -> Value {

@@ -32,6 +32,7 @@ mod delays;
 mod doors;
 mod drain;
 mod drill;
+mod equal;
 mod erasure;
 mod export;
 mod forged;

@@ -12,8 +12,9 @@ use run::Run;
 use serde_json::{Value, json};
 use tokio::time::{Instant, timeout};
 
-use super::{Face, Route, Wrong, answer, hosted, list, malformed, path, streamed, watch};
+use super::{FORM, Face, Route, Wrong, abandoned, answer, hosted, list, malformed, path, streamed, watch};
 use crate::admission::error::RequestError;
+use crate::api::abandoned::Abandoned;
 use crate::api::http::ask::Ask;
 use crate::api::http::sse;
 use crate::api::output::broken;
@@ -55,25 +56,34 @@ type Answered = Result<Response, Wrong>;
 async fn create(api: Api, ask: Asks) -> Answered {
     let ask = ask?;
     let shows_all = shows_all(&ask)?;
+    let api = api.in_form(FORM);
     let asked = Asked::read(&ask.body, &hosted(&api))?;
-    let (reader, id, is_streamed, is_background) = match asked {
-        Asked::Opened(Opened { mut run, is_streamed, is_background }) => {
-            run.request_id = ask.request_id(String::new())?;
+    let (reader, id, is_streamed, is_background, cancels) = match asked {
+        Asked::Opened(Opened { mut run, is_streamed, is_background, cancels_on_disconnect }) => {
+            run.request_id = ask.request_id(run.request_id)?;
             let reader = api.execute_run(run.into()).await.map_err(|error| Wrong::of_run(error, &ask, "/input"))?;
             let id = ResponseId { run: reader.run().id(), part: 0 };
-            (reader, id, is_streamed, is_background)
+            (reader, id, is_streamed, is_background, cancels_on_disconnect)
         }
         Asked::Continued(continued) => {
             let (is_streamed, is_background) = (continued.is_streamed, continued.is_background);
             let (reader, id) = go_on(&api, &continued).await?;
-            (reader, id, is_streamed, is_background)
+            (reader, id, is_streamed, is_background, continued.cancels_on_disconnect)
         }
     };
+    let abandoned = abandoned(&api, id.run, cancels && !is_background);
     if is_streamed {
-        return Ok(streamed(reader, &api, Telling { stream: Stream::new(id.run), id, after: None, shows_all }));
+        return Ok(streamed(
+            reader,
+            &api,
+            Telling { stream: Stream::new(id.run), id, after: None, shows_all },
+            abandoned,
+        ));
     }
     let mut told = Told::new(reader, id);
-    let response = if is_background { told.begun(&api).await? } else { told.ended(&api).await? };
+    let response = if is_background { told.begun(&api).await } else { told.ended(&api).await };
+    abandoned.into_iter().for_each(Abandoned::keep);
+    let response = response?;
     Ok(answer(&response))
 }
 
@@ -129,7 +139,7 @@ async fn retrieve(api: Api, ask: Asks) -> Answered {
                 return Err(Wrong::new(Reason::UnknownSequenceNumber, message, Some("starting_after")));
             }
             let reader = watch(&api, id.run).await?;
-            Ok(streamed(reader, &api, Telling { stream: Stream::new(id.run), id, after, shows_all }))
+            Ok(streamed(reader, &api, Telling { stream: Stream::new(id.run), id, after, shows_all }, None))
         }
         Some(_) => Err(malformed("stream", "true or false was expected")),
     }

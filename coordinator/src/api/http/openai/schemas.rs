@@ -2,6 +2,8 @@
 
 use serde_json::{Value, json};
 
+use super::super::batch::options;
+
 /// The messages by their names.
 pub(crate) fn all() -> Vec<(String, Value)> {
     let schemas = [
@@ -114,6 +116,7 @@ fn response_request() -> Value {
             "max_tool_calls": json!({ "type": ["integer", "null"], "minimum": 1, "description": "Calls beyond this \
                 limit fail." }),
             "metadata": metadata(),
+            "toolyard": options(),
         }),
     );
     request["description"] =
@@ -453,6 +456,7 @@ fn run_request() -> Value {
             "tools": json!({ "type": ["array", "null"], "items": named("OpenAITool") }),
             "parallel_tool_calls": may_be_null(flag("false: the calls run one after another.")),
             "metadata": metadata(),
+            "toolyard": options(),
         }),
     );
     request["description"] = "Members that concern a model, an assistant or messages are ignored.".into();

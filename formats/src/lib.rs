@@ -3,6 +3,7 @@
 //! Assistants APIs, and [`mcp`] presents tools, results and open calls to clients of the Model Context Protocol. No IO,
 //! no clock, no randomness.
 
+pub mod heard;
 pub mod mcp;
 pub mod openai;
 pub mod tools;

@@ -1,14 +1,13 @@
 //! `POST /v1/tool_calls:batch`: takes an assistant turn in the format of a model vendor, and returns the messages that
 //! answer it. The calls are executed as an ordinary run.
 
-pub(in crate::api) mod heard;
-
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
 use axum::response::Response;
 use bytes::Bytes;
+use formats::heard::Heard;
 use formats::tools::{self, Format};
 use formats::turns::{Answer, Arguments, Form, Reason, SkippedItem, Turn};
 use proto::convert::api;
@@ -20,10 +19,10 @@ use serde_json::value::RawValue;
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
-use self::heard::Heard;
 use super::ask::Ask;
 use super::routes::text_response;
 use super::sse;
+use super::stored::{self, Room};
 use crate::admission::accept::RequestedCall;
 use crate::admission::custom::CustomTools;
 use crate::admission::error::RequestError;
@@ -52,7 +51,14 @@ pub(super) async fn batch(api: Api, ask: Ask) -> Result<Response, Problem> {
     }
     let new = terms.run(calls);
     let reader = api.runs.execute(new, FLOOR).await.map_err(|refusal| ask.problem(refusal.into()))?;
-    let mut waiting = Waiting { api, reader, until: Instant::now() + terms.wait, heard: Heard::default(), acts: None };
+    let mut waiting = Waiting {
+        api,
+        reader,
+        until: Instant::now() + terms.wait,
+        heard: Heard::default(),
+        room: Room::default(),
+        acts: None,
+    };
     if ask.wants_events() {
         return Ok(events(turn, waiting));
     }
@@ -270,6 +276,7 @@ struct Waiting {
     reader: Box<Reader>,
     until: Instant,
     heard: Heard,
+    room: Room,
     /// The run's state, while a client or an approver must act and nothing else is outstanding.
     acts: Option<Arc<Run>>,
 }
@@ -313,6 +320,9 @@ impl Waiting {
         };
         match events {
             Ok(Some(events)) => {
+                for (object_id, bytes) in stored::read(&self.api, &events, &mut self.room).await? {
+                    self.heard.keep(object_id, bytes);
+                }
                 events.iter().for_each(|event| self.heard.take(event));
                 let asks = |event: &v1::RunEvent| match &event.event {
                     Some(Event::RunStatusChanged(changed)) => changed.status() == v1::RunStatus::RequiresAction,

@@ -8,6 +8,7 @@ use crate::openai::InputError;
 use crate::openai::body::Body;
 use crate::openai::calls::ITEM;
 use crate::openai::refused::check_distinct;
+use crate::openai::resources;
 use crate::openai::responses::metadata;
 use crate::openai::tools::{Hosted, Tools};
 
@@ -73,7 +74,8 @@ impl Asked {
         }
         let rules = tools.rules(is_serial, 0);
         let (request_tools, tools) = (tools.own, tools.attached);
-        let run = v1::CreateRunRequest { calls, rules, request_tools, tools, ..v1::CreateRunRequest::default() };
+        let files = resources::files(&body.value("tool_resources")?)?;
+        let run = v1::CreateRunRequest { calls, rules, request_tools, tools, files, ..v1::CreateRunRequest::default() };
         Ok(Self { run, is_streamed: body.flag("stream")?.unwrap_or_default() })
     }
 }

@@ -153,6 +153,7 @@ fn opened(body: &Body<'_>, input: &RawValue, hosted: Hosted<'_>) -> Result<v1::C
             && let Some(bash) = hosted("bash")
         {
             (new.tool, new.arguments) = (bash, script(items.get(nth).map_or(&Value::Null, |item| &item["action"])));
+            new.metadata.insert(ITEM.to_owned(), kind.to_owned());
         }
         new.approval = tools.approval(&new.tool);
         calls.push(new);

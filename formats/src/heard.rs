@@ -124,7 +124,7 @@ fn object(content: &v1::Content) -> Option<&v1::Object> {
 
 fn note(object: &v1::Object) -> String {
     let v1::Object { media_type, size_bytes, object_id, .. } = object;
-    format!("[{media_type}, {size_bytes} bytes: stored as /v1/objects/{object_id}]")
+    format!("[{media_type}, {size_bytes} bytes: stored as {}]", proto::names::object_path(object_id))
 }
 
 impl Call {

@@ -1,4 +1,5 @@
-//! Names at the broker that every process uses: the stream, its consumers, buckets, and core subjects.
+//! Names that every process uses: at the broker the stream, its consumers, buckets and core subjects; over HTTP the path
+//! of an object.
 
 use std::time::Duration;
 
@@ -39,6 +40,12 @@ pub const CALLED_AS: &str = "toolyard.called_as";
 /// The channel of a call's output with unfinished images: announcements as JSON, and pieces of their bytes. The result
 /// replaces them, so output that is gathered for a model leaves them out.
 pub const PARTIAL_IMAGE: &str = "partial_image";
+/// The path of an object at any coordinator's HTTP port.
+#[must_use]
+pub fn object_path(object_id: impl std::fmt::Display) -> String {
+    format!("/v1/objects/{object_id}")
+}
+
 /// The number of shards of all runs. It is fixed for the life of a log, because run ids contain their shard.
 pub const SHARDS: u8 = 16;
 

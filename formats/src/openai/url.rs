@@ -2,6 +2,7 @@
 
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
+use proto::names::object_path;
 use proto::v1;
 use proto::v1::content::Body;
 use serde_json::Value;
@@ -13,13 +14,9 @@ pub(crate) fn of(content: &v1::Content) -> Option<(String, String)> {
             let url = format!("data:{};base64,{}", data.media_type, BASE64_STANDARD.encode(&data.data));
             Some((data.media_type.clone(), url))
         }
-        Body::Object(object) => Some((object.media_type.clone(), path(object))),
+        Body::Object(object) => Some((object.media_type.clone(), object_path(&object.object_id))),
         Body::Text(_) | Body::Json(_) => None,
     }
-}
-
-pub(crate) fn path(object: &v1::Object) -> String {
-    format!("/v1/objects/{}", object.object_id)
 }
 
 /// A link to a part of a result, or one that its tool gave as JSON: `{"type": "link" | "resource_link" | "image_url", …}`.

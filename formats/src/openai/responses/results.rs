@@ -3,6 +3,7 @@
 use crate::turns::{Answer, Part};
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
+use proto::names::object_path;
 use proto::v1;
 use serde_json::{Value, json};
 
@@ -10,7 +11,6 @@ use super::items::Carrier;
 use super::returned::attachments;
 use crate::heard::Heard;
 use crate::openai::calls::{Failure, parts};
-use crate::openai::url;
 
 /// Annotations of one text: a search finds far fewer pages.
 const ANNOTATIONS_MAX: usize = 256;
@@ -160,7 +160,7 @@ fn image(item: &mut Value, outcome: &v1::CallOutcome, heard: &Heard) {
                 inline = BASE64_STANDARD.encode(&data.data).into();
             }
             v1::content::Body::Object(object) if object.media_type.starts_with("image/") && path.is_none() => {
-                path = Some(url::path(object));
+                path = Some(object_path(&object.object_id));
                 if let Some(bytes) = heard.stored(&object.object_id).filter(|_| inline.is_null()) {
                     inline = BASE64_STANDARD.encode(bytes).into();
                 }
@@ -201,7 +201,9 @@ fn code_outputs(said: &str, outcome: &v1::CallOutcome) -> Value {
         v1::content::Body::Data(data) if data.media_type.starts_with("image/") => {
             Some(format!("data:{};base64,{}", data.media_type, BASE64_STANDARD.encode(&data.data)))
         }
-        v1::content::Body::Object(object) if object.media_type.starts_with("image/") => Some(url::path(object)),
+        v1::content::Body::Object(object) if object.media_type.starts_with("image/") => {
+            Some(object_path(&object.object_id))
+        }
         v1::content::Body::Data(_)
         | v1::content::Body::Object(_)
         | v1::content::Body::Text(_)

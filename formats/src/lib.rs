@@ -4,6 +4,7 @@
 //! [`options`] are those of Toolyard in requests of these forms. No IO,
 //! no clock, no randomness.
 
+pub mod heard;
 pub mod mcp;
 pub mod openai;
 pub mod options;

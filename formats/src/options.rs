@@ -104,6 +104,7 @@ impl Options {
         run.calls = std::mem::take(&mut own.calls);
         run.tools.append(&mut own.tools);
         run.request_tools.append(&mut own.request_tools);
+        run.files.append(&mut own.files);
         let both = |name: &str| {
             let message = "the request says this in its own form too: send it once";
             InputError::invalid(format!("/{MEMBER}/{name}"), message)

@@ -65,6 +65,7 @@ mod turn;
 pub use answer::{Answer, Part};
 pub use error::{Error, Problem};
 pub use form::{Form, UnknownName};
+pub(crate) use forms::responses::{Kind as ItemKind, output_item};
 pub use history::History;
 pub use turn::{Arguments, Call, Reason, SkippedItem, Turn};
 

@@ -3,7 +3,6 @@
 
 mod answer;
 mod described;
-pub(in crate::api) mod heard;
 mod messages;
 mod shared;
 mod terms;
@@ -13,6 +12,7 @@ use std::time::Duration;
 
 use axum::response::Response;
 use bytes::Bytes;
+use formats::heard::Heard;
 use formats::tools::Format;
 use formats::turns::{Form, Turn};
 use proto::v1;
@@ -24,10 +24,10 @@ pub(super) use self::described::{described, messages_described, options, options
 pub(super) use self::messages::messages;
 
 use self::answer::Answering;
-use self::heard::Heard;
 use self::terms::Terms;
 use super::ask::Ask;
 use super::sse;
+use super::stored::{self, Room};
 use crate::admission::error::RequestError;
 use crate::api::abandoned::Abandoned;
 use crate::api::output::{HEARTBEAT, Piece, broken};
@@ -65,7 +65,7 @@ pub(super) async fn batch(api: Api, ask: Ask) -> Result<Response, Problem> {
         let calls = if is_shared { wanted.clone() } else { Vec::new() };
         Abandoned::new(&api.abandoned, &api.runs, (reader.run().id(), calls))
     });
-    let waiting = Waiting { api, reader, until, heard: Heard::default(), wanted, acts: None, abandoned };
+    let waiting = Waiting { wanted, abandoned, ..Waiting::new(api, reader, until) };
     if ask.wants_events() {
         return Ok(events(turn, waiting));
     }
@@ -116,6 +116,7 @@ struct Waiting {
     reader: Box<Reader>,
     until: Instant,
     heard: Heard,
+    room: Room,
     /// The calls.
     wanted: Vec<CallId>,
     /// The run's state, while a client or an approver must act and nothing else is outstanding.
@@ -133,6 +134,11 @@ enum Word {
 }
 
 impl Waiting {
+    fn new(api: Api, reader: Box<Reader>, until: Instant) -> Self {
+        let (heard, room) = (Heard::default(), Room::default());
+        Self { api, reader, until, heard, room, wanted: Vec::new(), acts: None, abandoned: None }
+    }
+
     /// Waits, and answers the turn.
     async fn answer(mut self, turn: &Answering) -> Result<Response, ApiError> {
         let run = loop {
@@ -195,6 +201,9 @@ impl Waiting {
         };
         match events {
             Ok(Some(events)) => {
+                for (object_id, bytes) in stored::read(&self.api, &events, &mut self.room).await? {
+                    self.heard.keep(object_id, bytes);
+                }
                 events.iter().for_each(|event| self.heard.take(event));
                 if events.iter().any(|event| self.may_wait(event)) {
                     // The reader may be far behind, so a client may have acted since.

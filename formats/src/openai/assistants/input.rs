@@ -8,6 +8,7 @@ use crate::openai::InputError;
 use crate::openai::body::Body;
 use crate::openai::calls::ITEM;
 use crate::openai::refused::check_distinct;
+use crate::openai::resources;
 use crate::openai::responses::metadata;
 use crate::openai::tools::{Hosted, Tools};
 
@@ -77,7 +78,8 @@ impl Asked {
         let rules = tools.rules(is_serial, 0);
         let request_tools = tools.own.into_iter().filter(|tool| !options.run.request_tools.contains(tool)).collect();
         let tools = tools.attached;
-        let run = v1::CreateRunRequest { calls, rules, request_tools, tools, ..v1::CreateRunRequest::default() };
+        let files = resources::files(&body.value("tool_resources")?)?;
+        let run = v1::CreateRunRequest { calls, rules, request_tools, tools, files, ..v1::CreateRunRequest::default() };
         let cancels_on_disconnect = options.cancels_on_disconnect;
         let run = options.give_to(run)?;
         Ok(Self { run, is_streamed: body.flag("stream")?.unwrap_or_default(), cancels_on_disconnect })

@@ -176,6 +176,7 @@ fn opened(
             && let Some(bash) = hosted("bash")
         {
             (new.tool, new.arguments) = (bash, script(items.get(nth).map_or(&Value::Null, |item| &item["action"])));
+            new.metadata.insert(ITEM.to_owned(), kind.to_owned());
         }
         new.approval = tools.approval(&new.tool);
         calls.push(new);

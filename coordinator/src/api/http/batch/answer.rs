@@ -3,13 +3,13 @@
 use std::collections::HashMap;
 
 use axum::response::Response;
+use formats::heard::Heard;
 use formats::turns::{Answer, Reason, SkippedItem, Turn};
 use proto::convert::api;
 use run::{Call, CallId, Run};
 use serde::Serialize;
 use serde_json::value::RawValue;
 
-use super::heard::Heard;
 use crate::api::http::routes::text_response;
 
 /// A turn and its answer so far.

@@ -8,7 +8,6 @@ use proto::v1;
 use tokio::time::Instant;
 
 use super::answer::Answering;
-use super::heard::Heard;
 use super::terms::Wanted;
 use super::{Waiting, turn_of};
 use crate::api::Api;
@@ -31,8 +30,7 @@ pub(in crate::api::http) async fn messages(api: Api, ask: Ask) -> Result<Respons
     let floor_policy = v1::FloorPolicy::Interleaved.into();
     let request = v1::WatchRunRequest { run_id: id, after_sequence: None, floor_policy };
     let reader = api.watch_run(request).await.map_err(|error| ask.problem(error))?;
-    let (until, heard, calls) = (Instant::now() + wanted.wait, Heard::default(), Vec::new());
-    let mut waiting = Waiting { api, reader, until, heard, wanted: calls, acts: None, abandoned: None };
+    let mut waiting = Waiting::new(api, reader, Instant::now() + wanted.wait);
     let known = waiting.caught_up().await.map_err(|error| ask.problem(error))?;
     waiting.wanted = known.requested_calls().map(|call| call.spec().id.clone()).collect();
     let turn = turn_of(&waiting.api, &known, form);

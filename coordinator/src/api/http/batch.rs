@@ -1,14 +1,13 @@
 //! `POST /v1/tool_calls:batch`: takes an assistant turn in the format of a model vendor, and returns the messages that
 //! answer it. The calls are executed as an ordinary run.
 
-pub(in crate::api) mod heard;
-
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
 use axum::response::Response;
 use bytes::Bytes;
+use formats::heard::Heard;
 use formats::tools::{self, Format};
 use formats::turns::{Answer, Arguments, Form, Reason, SkippedItem, Turn};
 use proto::convert::api;
@@ -20,7 +19,6 @@ use serde_json::value::RawValue;
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
-use self::heard::Heard;
 use super::ask::Ask;
 use super::routes::text_response;
 use super::sse;

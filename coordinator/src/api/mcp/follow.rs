@@ -3,6 +3,7 @@
 
 use std::collections::HashSet;
 
+use formats::heard::Heard;
 use formats::mcp::result::Ended;
 use proto::v1;
 use proto::v1::run_event::Event;
@@ -19,7 +20,6 @@ use super::seal::State;
 use super::traced::Traced;
 use super::under_way::UnderWay;
 use super::{CANCELLED_BY_CLIENT, MAIN, call, message, questions, resume, tasks};
-use crate::api::http::batch::heard::Heard;
 use crate::api::output::{HEARTBEAT, broken};
 use crate::api::{Api, ApiError};
 use crate::readers::{Reader, WatchError};

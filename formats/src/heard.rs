@@ -2,8 +2,8 @@
 
 use std::collections::HashMap;
 
-use formats::turns::{Answer, Part};
-use proto::names::PARTIAL_IMAGE;
+use crate::turns::{Answer, Part};
+use proto::names::{AGENT_TEXT, PARTIAL_IMAGE};
 use proto::v1;
 use proto::v1::content::Body;
 use proto::v1::run_event::Event;
@@ -13,7 +13,7 @@ const SAID_BYTES_MAX: usize = 256 * 1024;
 
 /// The calls of a run by their ids.
 #[derive(Debug, Default)]
-pub(in crate::api) struct Heard(HashMap<String, Call>);
+pub struct Heard(HashMap<String, Call>);
 
 #[derive(Debug, Default)]
 struct Call {
@@ -31,11 +31,12 @@ struct End {
 }
 
 impl Heard {
-    pub(in crate::api) fn take(&mut self, event: &v1::RunEvent) {
+    /// Applies the next event of the run.
+    pub fn take(&mut self, event: &v1::RunEvent) {
         match &event.event {
             Some(Event::CallOutput(output)) => {
                 if let Some(v1::call_output::Piece::Content(content)) = &output.piece
-                    && output.channel != PARTIAL_IMAGE
+                    && ![AGENT_TEXT, PARTIAL_IMAGE].contains(&output.channel.as_str())
                 {
                     self.0.entry(output.call_id.clone()).or_default().say(content);
                 }
@@ -51,18 +52,21 @@ impl Heard {
         }
     }
 
-    pub(in crate::api) fn has_ended(&self, call: &str) -> bool {
+    #[must_use]
+    pub fn has_ended(&self, call: &str) -> bool {
         self.0.get(call).is_some_and(|call| call.end.is_some())
     }
 
     /// The call's output, and its outcome; `None` before its end.
-    pub(in crate::api) fn contents(&self, call: &str) -> Option<(Vec<&v1::Content>, &v1::CallOutcome)> {
+    #[must_use]
+    pub fn contents(&self, call: &str) -> Option<(Vec<&v1::Content>, &v1::CallOutcome)> {
         let call = self.0.get(call)?;
         Some((call.said.iter().collect(), &call.end.as_ref()?.outcome))
     }
 
     /// The call's output, followed by its result or error; `None` before its end.
-    pub(super) fn answer(&self, call: &str) -> Option<Answer<'_>> {
+    #[must_use]
+    pub fn answer(&self, call: &str) -> Option<Answer<'_>> {
         let call = self.0.get(call)?;
         let end = call.end.as_ref()?;
         let parts = call.said.iter().chain(&end.outcome.result).filter_map(part);
@@ -172,6 +176,14 @@ mod tests {
         let data = v1::Data { media_type: "image/png".to_owned(), data: "a piece".into() };
         let piece = Some(v1::call_output::Piece::Content(v1::Content { body: Some(Body::Data(data)) }));
         let (call_id, channel) = ("a".to_owned(), PARTIAL_IMAGE.to_owned());
+        let piece = Event::CallOutput(v1::CallOutput { call_id, channel, piece, ..v1::CallOutput::default() });
+        assert_eq!(heard([piece, ended(completed())]).answer("a"), Some(Answer::new(vec![Part::Text("done")])));
+    }
+
+    #[test]
+    fn what_an_agent_says_while_it_works_is_not_for_the_model_that_called_it() {
+        let (call_id, channel) = ("a".to_owned(), AGENT_TEXT.to_owned());
+        let piece = Some(v1::call_output::Piece::Content(text("Let me look.")));
         let piece = Event::CallOutput(v1::CallOutput { call_id, channel, piece, ..v1::CallOutput::default() });
         assert_eq!(heard([piece, ended(completed())]).answer("a"), Some(Answer::new(vec![Part::Text("done")])));
     }

@@ -2,8 +2,11 @@
 
 use std::path::{Path, PathBuf};
 
+use agents::Agents;
 use client::Connection;
 use collaboration::{Fleet, Options, Triggers};
+
+use worker::Table;
 
 use crate::exit::Failure;
 
@@ -22,20 +25,51 @@ pub(crate) struct CollaborationArgs {
     /// The file that names the addresses of remote_trigger (docs/howto/collaboration-tools.md)
     #[arg(long, env = "TOOLYARD_TRIGGERS", value_name = "FILE")]
     triggers: Option<PathBuf>,
+    /// The file of agents to host as tools: models with instructions and tools (docs/howto/agents.md). Other tools
+    /// cannot read the files of their keys
+    #[arg(long, env = "TOOLYARD_AGENTS", value_name = "FILE", requires = "api_url")]
+    agents: Option<PathBuf>,
+}
+
+/// The tools that call the fleet or a service outside, to be hosted.
+#[derive(Debug)]
+pub(crate) struct Together {
+    options: Options,
+    agents: Option<(Agents, Fleet)>,
+    /// The files that no other tool may read.
+    pub(crate) hidden: Vec<PathBuf>,
+}
+
+impl Together {
+    /// Hosts the built-in ones beside those of a table.
+    pub(crate) fn host(&self, table: Table) -> Result<Table, Failure> {
+        Ok(collaboration::host(table, self.options.clone()).map_err(tools::Error::Host)?)
+    }
+
+    /// Hosts the agents beside the tools of a table.
+    pub(crate) fn host_agents(self, table: Table) -> Result<Table, Failure> {
+        match self.agents {
+            Some((agents, fleet)) => Ok(agents.host(table, &fleet).map_err(tools::Error::Host)?),
+            None => Ok(table),
+        }
+    }
 }
 
 impl CollaborationArgs {
-    /// The options of the tools, and the files that no tool may read.
-    pub(crate) fn open(&self, enabled: &[String]) -> Result<(Options, Vec<PathBuf>), Failure> {
+    /// Reads the files that are given.
+    pub(crate) fn open(&self, enabled: &[String]) -> Result<Together, Failure> {
         let mut hidden: Vec<PathBuf> = self.api_key_file.iter().cloned().collect();
         let fleet = self.api_url.as_deref().map(|url| self.fleet(url)).transpose()?;
         let read = |file: &PathBuf| Triggers::read(file, |name| std::env::var(name).ok());
         let triggers =
             self.triggers.as_ref().map(read).transpose().map_err(|error| Failure::Usage(error.to_string()))?;
         hidden.extend(triggers.iter().flat_map(Triggers::secret_files).cloned());
+        let agents = self.agents.as_deref().map(Agents::read).transpose()?;
+        hidden.extend(agents.iter().flat_map(Agents::secret_files).cloned());
+        let agents = agents.zip(fleet.clone());
         let options = Options { fleet, triggers };
         options.check(enabled).map_err(|error| Failure::Usage(error.to_string()))?;
-        Ok((options, hidden))
+        Ok(Together { options, agents, hidden })
     }
 
     fn fleet(&self, url: &str) -> Result<Fleet, Failure> {

@@ -53,8 +53,18 @@ pub(crate) async fn run(args: Args, terminal: &Terminal) -> Result<Exit, Failure
     let (hooks, webhooks) = (Hooks::default(), Webhooks::default());
     let (nats_port, data_dir) = (BrokerPort::Free, None);
     let sandbox = Wanted::default();
-    let options =
-        yard::Options { listen, open_to_all: false, nats_port, data_dir, root, slots, hooks, webhooks, sandbox };
+    let options = yard::Options {
+        listen,
+        open_to_all: false,
+        nats_port,
+        data_dir,
+        root,
+        slots,
+        hooks,
+        webhooks,
+        agents: None,
+        sandbox,
+    };
 
     let mut interrupts = Interrupts::listen()?;
     let mut yard = tokio::select! {

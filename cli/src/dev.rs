@@ -56,6 +56,9 @@ pub(crate) struct Args {
     /// The file of webhook endpoints (docs/howto/webhooks.md)
     #[arg(long, env = "TOOLYARD_WEBHOOKS", value_name = "FILE")]
     webhooks: Option<PathBuf>,
+    /// The file of agents to host as tools (docs/howto/agents.md)
+    #[arg(long, env = "TOOLYARD_AGENTS", value_name = "FILE")]
+    agents: Option<PathBuf>,
     /// How strongly programs of tools are confined, as for `worker`, but with network. none: commands of bash may do
     /// what you may
     #[arg(long, env = "TOOLYARD_SANDBOX", value_name = "LEVEL", default_value = "none")]
@@ -64,14 +67,25 @@ pub(crate) struct Args {
 }
 
 pub(crate) async fn run(args: Args, terminal: &Terminal) -> Result<Exit, Failure> {
-    let Args { nats_port, listen, open_to_all, root, data_dir, slots, hooks, webhooks, sandbox } = args;
+    let Args { nats_port, listen, open_to_all, root, data_dir, slots, hooks, webhooks, agents, sandbox } = args;
     let hooks = crate::serve::read_hooks(hooks.as_deref())?;
     let webhooks = crate::serve::read_webhooks(webhooks.as_deref())?;
+    let agents = agents.as_deref().map(agents::Agents::read).transpose()?;
     let keeps = data_dir.is_some();
     let nats_port = nats_port.map_or(BrokerPort::UsualOrFree, BrokerPort::This);
     let root = root.canonicalize().unwrap_or(root);
-    let options =
-        yard::Options { listen, open_to_all, nats_port, data_dir, root: root.clone(), slots, hooks, webhooks, sandbox };
+    let options = yard::Options {
+        listen,
+        open_to_all,
+        nats_port,
+        data_dir,
+        root: root.clone(),
+        slots,
+        hooks,
+        webhooks,
+        agents,
+        sandbox,
+    };
 
     let mut interrupts = Interrupts::listen()?;
     let mut yard = tokio::select! {

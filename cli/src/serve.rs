@@ -178,9 +178,10 @@ pub(crate) struct WorkerArgs {
     #[arg(value_parser = clap::value_parser!(u32).range(1..))]
     slots: u32,
     /// The folder that its tools work in. It must not contain the files of keys and hooks that the worker is given.
-    /// With --http, --programs, --backends or MCP servers it may be left out: then the built-in tools are not hosted
+    /// With --http, --programs, --backends, --agents or MCP servers it may be left out: then the built-in tools are
+    /// not hosted
     #[arg(long, env = "TOOLYARD_ROOT", value_name = "DIR")]
-    #[arg(required_unless_present_any = ["http", "programs", "backends", "mcp", "mcp_config"])]
+    #[arg(required_unless_present_any = ["http", "programs", "backends", "agents", "mcp", "mcp_config"])]
     root: Option<PathBuf>,
     #[command(flatten)]
     origins: OriginArgs,
@@ -266,11 +267,11 @@ pub(crate) async fn worker(args: WorkerArgs) -> Result<Exit, Failure> {
     let WorkerArgs { pool, slots, root, drain, enable, disable, include_content, observe, hooks, .. } = args;
     let user = sandbox::choose_user(args.tools_user)?;
     let origins = args.origins.read()?;
-    let (together, hidden) = args.collaboration.open(&enable)?;
+    let together = args.collaboration.open(&enable)?;
     let (has_servers, by_name) = (!args.mcp.is_empty(), args.mcp.by_name());
     let of_servers: Vec<PathBuf> = args.mcp.secrets().cloned().collect();
     let servers = args.mcp.servers()?;
-    let given = credentials.nkey.iter().chain(&hooks).chain(&hidden).chain(&of_servers);
+    let given = credentials.nkey.iter().chain(&hooks).chain(&together.hidden).chain(&of_servers);
     let given = given.chain(mcp::token_files(&servers)).cloned();
     let secrets: Vec<PathBuf> = given.chain(origins.secret_files()).collect();
     let workspaces = args.sandbox.workspaces(root.as_deref(), user)?;
@@ -281,13 +282,13 @@ pub(crate) async fn worker(args: WorkerArgs) -> Result<Exit, Failure> {
         Some(root) => {
             let workspaces = workspaces.clone();
             let options = tools::Options { settings, workspaces, ..tools::Options::new(root, sandbox.clone()) };
-            ::collaboration::host(tools::built_in(options)?, together).map_err(tools::Error::Host)?
+            together.host(tools::built_in(options)?)?
         }
         None => worker::Table::new(),
     };
     let watching = read_hooks(hooks.as_deref())?;
     let has_programs = origins.has_programs();
-    let table = origins.host(table, &sandbox, workspaces.as_ref()).await?;
+    let table = together.host_agents(origins.host(table, &sandbox, workspaces.as_ref()).await?)?;
     // With servers, the tools are chosen when those of the servers are known.
     let table = if has_servers { table } else { table.only(&enable)?.without(&disable)? };
     let uses_machine = table.manifests().any(|manifest| manifest.effects.uses_machine);

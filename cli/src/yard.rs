@@ -58,6 +58,7 @@ pub(crate) struct Options {
     pub(crate) slots: u32,
     pub(crate) hooks: Hooks,
     pub(crate) webhooks: Webhooks,
+    pub(crate) agents: Option<agents::Agents>,
     /// How strongly programs of tools are confined.
     pub(crate) sandbox: Wanted,
 }
@@ -74,9 +75,11 @@ pub(crate) struct Yard {
 impl Yard {
     /// Starts everything, and returns when calls can be made.
     pub(crate) async fn start(options: Options) -> Result<Self, Failure> {
-        let Options { listen, open_to_all, nats_port, data_dir, root, slots, hooks, webhooks, sandbox } = options;
+        let Options { listen, open_to_all, nats_port, data_dir, root, slots, hooks, webhooks, agents, sandbox } =
+            options;
         let (network, workspace) = (Network::Allowed, Some(root.clone()));
-        let settings = Settings { level: sandbox, network, workspace, ..Settings::default() };
+        let hidden = agents.iter().flat_map(|agents| agents.secret_files().to_vec()).collect();
+        let settings = Settings { level: sandbox, network, workspace, hidden, ..Settings::default() };
         let sandbox = Sandbox::new(settings)?;
         let told = Some(sandboxing::told(&sandbox, None));
         let table = tools::built_in(tools::Options::new(&root, sandbox))?;
@@ -103,9 +106,7 @@ impl Yard {
         coordinator.until_ready().await?;
 
         let url = url_of(address);
-        let fleet = Some(collaboration::Fleet::new(client::Connection::to(url)));
-        let table = collaboration::host(table, collaboration::Options { fleet, triggers: None });
-        let table = table.map_err(tools::Error::Host)?;
+        let table = with_fleet(table, url, agents)?;
         let pool: PoolId = POOL.parse().expect("the pool's name is well formed");
         let options = worker::Options::new(broker.url(), pool);
         let options = worker::Options { slots, drain: DRAIN, hooks: asked, sandbox: told, ..options };
@@ -185,6 +186,17 @@ impl From<Ended> for Failure {
             Ended::WorkerDrained => Self::Died { part: "the worker" },
             Ended::Failed(failure) => failure,
         }
+    }
+}
+
+/// Hosts the tools that call the coordinator beside the others.
+fn with_fleet(table: worker::Table, url: String, agents: Option<agents::Agents>) -> Result<worker::Table, Failure> {
+    let fleet = collaboration::Fleet::new(client::Connection::to(url));
+    let options = collaboration::Options { fleet: Some(fleet.clone()), triggers: None };
+    let table = collaboration::host(table, options).map_err(tools::Error::Host)?;
+    match agents {
+        Some(agents) => Ok(agents.host(table, &fleet).map_err(tools::Error::Host)?),
+        None => Ok(table),
     }
 }
 

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use bytes::Bytes;
-use proto::names::PARTIAL_IMAGE;
+use proto::names::{AGENT_TEXT, PARTIAL_IMAGE};
 use proto::v1;
 use proto::v1::content::Body;
 use proto::v1::run_event::Event;
@@ -50,12 +50,12 @@ impl Heard {
         self.stored.get(object_id)
     }
 
-    /// Takes the next event of the run.
+    /// Applies the next event of the run.
     pub fn take(&mut self, event: &v1::RunEvent) {
         match &event.event {
             Some(Event::CallOutput(output)) => {
                 if let Some(v1::call_output::Piece::Content(content)) = &output.piece
-                    && output.channel != PARTIAL_IMAGE
+                    && ![AGENT_TEXT, PARTIAL_IMAGE].contains(&output.channel.as_str())
                 {
                     self.calls.entry(output.call_id.clone()).or_default().say(content);
                 }
@@ -219,6 +219,14 @@ mod tests {
         let data = v1::Data { media_type: "image/png".to_owned(), data: "a piece".into() };
         let piece = Some(v1::call_output::Piece::Content(v1::Content { body: Some(Body::Data(data)) }));
         let (call_id, channel) = ("a".to_owned(), PARTIAL_IMAGE.to_owned());
+        let piece = Event::CallOutput(v1::CallOutput { call_id, channel, piece, ..v1::CallOutput::default() });
+        assert_eq!(heard([piece, ended(completed())]).answer("a"), Some(Answer::new(vec![Part::Text("done")])));
+    }
+
+    #[test]
+    fn what_an_agent_says_while_it_works_is_not_for_the_model_that_called_it() {
+        let (call_id, channel) = ("a".to_owned(), AGENT_TEXT.to_owned());
+        let piece = Some(v1::call_output::Piece::Content(text("Let me look.")));
         let piece = Event::CallOutput(v1::CallOutput { call_id, channel, piece, ..v1::CallOutput::default() });
         assert_eq!(heard([piece, ended(completed())]).answer("a"), Some(Answer::new(vec![Part::Text("done")])));
     }

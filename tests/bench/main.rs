@@ -2,6 +2,7 @@
 //! pull, an acknowledgement, a delivery; none of our code) and through Toolyard, in one run, round by round in turn.
 //! Also compared with alternatives. One file a section.
 
+mod agents;
 mod calls;
 mod costly;
 mod delayed;
@@ -117,6 +118,8 @@ enum Section {
     Delayed,
     /// A call of an MCP tool straight to its server and through the queue. Needs Python 3.
     Mcp,
+    /// The loop of an agent beside its model: a turn of three parallel calls, and 200 agents at once.
+    Agents,
     /// The same call and stream on other systems.
     Peers,
 }
@@ -235,6 +238,9 @@ async fn measure_all(arguments: &Arguments) -> anyhow::Result<()> {
     }
     if wanted(Section::Delayed) {
         delayed::measure(effort, &mut results).await?;
+    }
+    if wanted(Section::Agents) {
+        agents::measure(effort, &mut results).await?;
     }
     if wanted(Section::Mcp) {
         mcp::measure(effort, &mut results).await?;

@@ -97,7 +97,7 @@ pub(crate) async fn serve(role: Role) -> anyhow::Result<()> {
                 let options =
                     worker::Options { slots, admin, ..worker::Options::new(nats_url.clone(), "bench".parse()?) };
                 let (sender, ready) = tokio::sync::oneshot::channel();
-                let (table, stop) = (table(tools)?, stop.clone());
+                let (table, stop) = (with_agents(table(tools)?)?, stop.clone());
                 let tables = match std::env::var_os(crate::mcp::VARIABLE) {
                     Some(_) => {
                         let (tables, mut servers) = crate::mcp::host(table, stop.clone()).await?;
@@ -128,6 +128,17 @@ fn table(more: u32) -> anyhow::Result<Table> {
         table = table.define::<Nothing>(&format!("tool_{number}"), &About::new("One of many"))?;
     }
     Ok(table)
+}
+
+/// The agents of a file beside other tools, if the bench names one.
+fn with_agents(table: Table) -> anyhow::Result<Table> {
+    match (std::env::var_os("TOOLYARD_AGENTS"), std::env::var("TOOLYARD_API_URL")) {
+        (Some(file), Ok(url)) => {
+            let fleet = collaboration::Fleet::new(client::Connection::to(url));
+            Ok(::agents::Agents::read(file.as_ref())?.host(table, &fleet)?)
+        }
+        _ => Ok(table),
+    }
 }
 
 fn say(line: &str) {

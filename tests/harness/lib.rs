@@ -12,6 +12,7 @@ mod collector;
 mod costly;
 pub mod http;
 mod keys;
+pub mod model;
 mod patient;
 pub mod peers;
 mod process;

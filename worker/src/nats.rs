@@ -54,6 +54,9 @@ const LAST_WORDS: Duration = Duration::from_secs(5);
 /// orderly shutdown must end.
 const GIVE_BACK: Duration = Duration::from_secs(10);
 
+/// Calls that take no slot at once, so that their memory is bounded: as many as a worker may have slots.
+const SLOTLESS_MAX: usize = 10_000;
+
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     #[error(transparent)]
@@ -100,10 +103,23 @@ pub(crate) struct Core {
     held: held::Held,
     /// Calls that hold a slot and wait until their tool has room for them.
     waiting: Cell<usize>,
+    /// Calls that take no slot, because they wait for other calls.
+    slotless: Cell<usize>,
+    /// One more call takes no slot.
+    slot_freed: Notify,
     /// Traces include arguments and results of tools.
     include_content: bool,
     /// How programs of tools are confined.
     sandbox: Option<SandboxReport>,
+}
+
+/// A call that takes no slot.
+pub(crate) struct Slotless<'a>(&'a Cell<usize>);
+
+impl Drop for Slotless<'_> {
+    fn drop(&mut self) {
+        self.0.set(self.0.get().saturating_sub(1));
+    }
 }
 
 pub(crate) async fn serve(
@@ -156,6 +172,8 @@ pub(crate) async fn serve(
         running: RefCell::default(),
         held: held::Held::default(),
         waiting: Cell::default(),
+        slotless: Cell::default(),
+        slot_freed: Notify::default(),
         include_content: options.include_content,
         sandbox: options.sandbox.clone(),
     });
@@ -230,12 +248,13 @@ async fn jobs(core: &Rc<Core>, mut puller: pull::Puller, stop: &CancellationToke
                 while let Some(ended) = running.try_join_next() {
                     note(ended);
                 }
-                puller.running(running.len());
+                puller.running(core.with_slot(running.len()));
             }
+            () = core.slot_freed.notified() => puller.running(core.with_slot(running.len())),
             message = puller.next() => {
                 // Boxed, because the future of a job is large and a task is moved several times.
                 running.spawn_local(Box::pin(job::handle(Rc::clone(core), message)));
-                puller.running(running.len());
+                puller.running(core.with_slot(running.len()));
             }
         }
     }
@@ -340,10 +359,27 @@ impl Core {
 
     /// Whether jobs reach this worker, as far as it knows: a connection that looks alive is not enough.
     pub(crate) fn is_pulling(&self, slots: u32) -> bool {
-        let busy = self.running_count() + self.waiting.get();
+        let busy = self.with_slot(self.running_count() + self.waiting.get());
         let is_full = u32::try_from(busy).is_ok_and(|running| running >= slots);
         let is_answered = self.answered.get().is_some_and(|answered| answered.elapsed() < pull::LOST);
         (is_full || is_answered) && !self.is_unstored()
+    }
+
+    /// How many of these calls take a slot.
+    fn with_slot(&self, calls: usize) -> usize {
+        calls.saturating_sub(self.slotless.get())
+    }
+
+    /// Takes a call off the slots if its tool waits for other calls. Otherwise they could all be taken by calls that
+    /// wait for a slot.
+    pub(crate) fn leave_slot(&self, tool: &ToolName) -> Option<Slotless<'_>> {
+        let count = self.slotless.get();
+        if count >= SLOTLESS_MAX || !self.table().is_waiting(tool) {
+            return None;
+        }
+        self.slotless.set(count + 1);
+        self.slot_freed.notify_one();
+        Some(Slotless(&self.slotless))
     }
 
     /// Whether a coordinator reported recently that the broker stores nothing.

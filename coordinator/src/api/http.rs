@@ -2,7 +2,7 @@
 //! is served on the same port as gRPC.
 
 pub(crate) mod ask;
-pub(in crate::api) mod batch;
+mod batch;
 mod objects;
 mod openai;
 mod openapi;

@@ -11,7 +11,7 @@ use client::v1::{self, run_event::Event};
 use client::{Client, Connection, Error, Reason, Transcript, Watch};
 use serde_json::{Value, json};
 use sha2::{Digest as _, Sha256};
-use tokio::sync::OnceCell;
+use tokio::sync::Mutex;
 use tokio::time::timeout;
 use toolyard_tool::{Context, ToolError};
 
@@ -28,17 +28,21 @@ const ANSWERS_BYTES_MAX: usize = 192 * 1024;
 const ANSWER_BYTES_MAX: usize = 16 * 1024;
 /// How long a stopped call reads the log of its run: less than the time that it has to stop.
 const PARENT_PATIENCE: Duration = Duration::from_secs(3);
+/// Calls of one connection. Each follows a run, and a coordinator serves 256 requests of a connection at once: beyond
+/// that nothing else would be sent, and the calls would wait for each other.
+const CALLS_PER_CONNECTION: usize = 100;
 /// Tools that are called by their name alone, and not because they have a tag or a category.
 const BY_NAME_ONLY: [&str; 2] = [crate::TEAM_AGENT, crate::TASK_BROADCAST];
 
-/// A connection to the coordinators, made when it is first needed. Cheap to clone.
+/// Connections to the coordinators, made when they are needed. Cheap to clone.
 #[derive(Debug, Clone)]
 pub struct Fleet(Arc<Shared>);
 
 #[derive(Debug)]
 struct Shared {
     connection: Connection,
-    client: OnceCell<Client>,
+    /// Clients with connections of their own.
+    clients: Mutex<Vec<Arc<Client>>>,
 }
 
 /// A selection of tools.
@@ -61,7 +65,7 @@ pub(crate) struct Member {
 /// A run that a call made.
 pub(crate) struct Child<'a> {
     context: &'a Context,
-    client: Client,
+    client: Arc<Client>,
     watch: Watch,
     pub(crate) transcript: Transcript,
     total: usize,
@@ -73,12 +77,22 @@ impl Fleet {
     /// The coordinators at this connection, with the key of the pool.
     #[must_use]
     pub fn new(connection: Connection) -> Self {
-        Self(Arc::new(Shared { connection, client: OnceCell::new() }))
+        Self(Arc::new(Shared { connection, clients: Mutex::default() }))
     }
 
-    pub(crate) async fn client(&self) -> Result<Client, ToolError> {
-        let connect = || Client::connect(&self.0.connection);
-        self.0.client.get_or_try_init(connect).await.cloned().map_err(refused)
+    /// A client for one call, which keeps it until its end: connected if the others have enough calls.
+    ///
+    /// # Errors
+    /// If the coordinators cannot be reached, or the settings cannot be used.
+    pub async fn client(&self) -> Result<Arc<Client>, ToolError> {
+        let mut clients = self.0.clients.lock().await;
+        // One reference is that of the list.
+        if let Some(client) = clients.iter().find(|client| Arc::strong_count(client) <= CALLS_PER_CONNECTION) {
+            return Ok(Arc::clone(client));
+        }
+        let client = Arc::new(Client::connect(&self.0.connection).await.map_err(refused)?);
+        clients.push(Arc::clone(&client));
+        Ok(client)
     }
 
     /// The tools that are selected and that a worker executes now, by their names in order.
@@ -139,7 +153,7 @@ impl Fleet {
 ///
 /// # Errors
 /// They would be too deep.
-pub(crate) fn below(context: &Context) -> Result<BTreeMap<String, String>, ToolError> {
+pub fn below(context: &Context) -> Result<BTreeMap<String, String>, ToolError> {
     let depth = context.metadata().get(DEPTH).and_then(|depth| depth.parse().ok()).unwrap_or(0_u32);
     if depth >= DEPTH_MAX {
         return Err(ToolError::new(format!(
@@ -158,12 +172,8 @@ async fn request(
     members: &[Member],
     (timeout, metadata): (Duration, BTreeMap<String, String>),
 ) -> Result<v1::CreateRunRequest, ToolError> {
-    let (run_id, call_id) = (context.run_id().to_string(), context.call_id().to_string());
-    let parent = client.run(&run_id).await.map_err(|error| {
-        ToolError::new(format!(
-            "the key of this worker cannot read the run that calls it ({error}): give it a key of the run's tenant"
-        ))
-    })?;
+    let call_id = context.call_id().to_string();
+    let parent = parent(context, client).await?;
     let call = parent.calls.iter().find(|call| call.call_id == call_id);
     let lasts = call.and_then(|call| {
         let seconds = call.deadline.as_ref()?.seconds.checked_sub(call.create_time.as_ref()?.seconds)?;
@@ -187,11 +197,52 @@ async fn request(
     })
 }
 
+/// The run of a call, which its worker's key must be able to read.
+///
+/// # Errors
+/// It cannot be read.
+pub async fn parent(context: &Context, client: &Client) -> Result<v1::Run, ToolError> {
+    client.run(&context.run_id().to_string()).await.map_err(|error| match error {
+        Error::Unreachable { .. } => refused(error),
+        error => ToolError::new(format!(
+            "the key of this worker cannot read the run that calls it ({error}): give it a key of the run's tenant"
+        )),
+    })
+}
+
 /// The id of what a call requests: the same for all of its attempts.
-pub(crate) fn child_id(context: &Context) -> String {
+#[must_use]
+pub fn child_id(context: &Context) -> String {
     let digest = Sha256::digest(format!("{}/{}", context.run_id(), context.call_id()));
     let digest: String = digest.iter().map(|byte| format!("{byte:02x}")).collect();
     format!("child-{digest}")
+}
+
+/// Cancels a run if the call that made it is cancelled or has ended. Otherwise its worker stops or lost its lease, and
+/// the next attempt goes on with the run.
+pub async fn stop_with_parent(context: &Context, client: &Client, run_id: &str) {
+    let is_over = timeout(PARENT_PATIENCE, parent_is_over(context, client)).await;
+    if matches!(is_over, Ok(Ok(true))) && !run_id.is_empty() {
+        // It ends at its own deadline if this fails.
+        drop(client.cancel_run(run_id, "the call that made this run is cancelled").await);
+    }
+}
+
+/// Whether the log says that the call that made the run is cancelled or has ended. Waits until it does.
+async fn parent_is_over(context: &Context, client: &Client) -> Result<bool, Error> {
+    let (run_id, call_id) = (context.run_id().to_string(), context.call_id().as_str());
+    let mut events = client.watch(&run_id, None, v1::FloorPolicy::Interleaved).await?;
+    let is_end = |event: &v1::RunEvent| match &event.event {
+        Some(Event::CancelRequested(requested)) => requested.call_id == call_id,
+        Some(Event::CallEnded(ended)) => ended.call_id == call_id,
+        _ => false,
+    };
+    while let Some(some) = events.next().await? {
+        if some.iter().any(is_end) {
+            return Ok(true);
+        }
+    }
+    Ok(false)
 }
 
 impl Child<'_> {
@@ -206,7 +257,7 @@ impl Child<'_> {
             let events = tokio::select! {
                 biased;
                 () = self.context.cancelled() => {
-                    self.stop_with_parent().await;
+                    stop_with_parent(self.context, &self.client, self.run_id()).await;
                     return Err(ToolError::new("the call was stopped"));
                 }
                 events = self.watch.next() => events.map_err(refused)?,
@@ -241,33 +292,6 @@ impl Child<'_> {
         #[allow(clippy::cast_precision_loss, reason = "there are a few dozen calls")]
         let (done, total) = (done as f64, self.total as f64);
         self.context.progress(done, Some(total), "").await
-    }
-
-    /// Cancels the run if the call that made it is cancelled or has ended. Otherwise its worker stops or lost its
-    /// lease, and the next attempt goes on with the run.
-    async fn stop_with_parent(&self) {
-        let is_over = timeout(PARENT_PATIENCE, self.parent_is_over()).await;
-        if matches!(is_over, Ok(Ok(true))) && !self.run_id().is_empty() {
-            // It ends at its own deadline if this fails.
-            drop(self.cancel("the call that made this run is cancelled").await);
-        }
-    }
-
-    /// Whether the log says that the call that made the run is cancelled or has ended. Waits until it does.
-    async fn parent_is_over(&self) -> Result<bool, Error> {
-        let (run_id, call_id) = (self.context.run_id().to_string(), self.context.call_id().as_str());
-        let mut events = self.client.watch(&run_id, None, v1::FloorPolicy::Interleaved).await?;
-        let is_end = |event: &v1::RunEvent| match &event.event {
-            Some(Event::CancelRequested(requested)) => requested.call_id == call_id,
-            Some(Event::CallEnded(ended)) => ended.call_id == call_id,
-            _ => false,
-        };
-        while let Some(some) = events.next().await? {
-            if some.iter().any(is_end) {
-                return Ok(true);
-            }
-        }
-        Ok(false)
     }
 
     pub(crate) async fn cancel(&self, reason: &str) -> Result<(), ToolError> {
@@ -362,7 +386,8 @@ fn state_name(state: v1::CallState) -> &'static str {
 }
 
 /// A coordinator that is away may be there for another attempt; what it refuses, it refuses again.
-pub(crate) fn refused(error: Error) -> ToolError {
+#[must_use]
+pub fn refused(error: Error) -> ToolError {
     match error {
         Error::Unreachable { .. } | Error::RunUnknown => ToolError::retryable(error.to_string()),
         Error::Settings(_) | Error::Refused(_) | Error::Source(_) => ToolError::from(error),

@@ -73,7 +73,8 @@ pub(super) async fn handle(core: Rc<Core>, message: Message) {
     let Route::Pool { policy, .. } = &delivery.job.spec.route else { return };
     let lease = core.leases.hold(reply.to_string());
     let mut job = job::Job::new(delivery.delivered, delivery.age, delivery.here.into_std());
-    // The slot is held until the tool is gone.
+    let _slotless = core.leave_slot(&delivery.job.spec.tool);
+    // The slot of the tool is held until it is gone.
     let (mut _slot, mut prospect, mut traced, mut lingering) = (None, None, None, None);
     // Rare futures are boxed, so that the future of each job does not reserve room for them.
     loop {

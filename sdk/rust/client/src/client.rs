@@ -225,7 +225,36 @@ impl Client {
     pub async fn submit(&self, run_id: &str, output: v1::ToolOutput) -> Result<v1::Run, Error> {
         let request =
             v1::SubmitToolOutputsRequest { run_id: run_id.to_owned(), outputs: vec![output], all_required: false };
-        present(self.persist(async || self.runs.clone().submit_tool_outputs(request.clone()).await).await?.run)
+        let ask = || {
+            let (mut runs, request) = (self.runs.clone(), request.clone());
+            async move { runs.submit_tool_outputs(request).await }
+        };
+        present(self.repeat(ask).await?.run)
+    }
+
+    /// Adds calls to a run that was left open.
+    ///
+    /// # Errors
+    /// If the coordinator refuses the request or cannot be reached.
+    pub async fn append(&self, request: v1::AppendCallsRequest) -> Result<v1::Run, Error> {
+        let ask = || {
+            let (mut runs, request) = (self.runs.clone(), request.clone());
+            async move { runs.append_calls(request).await }
+        };
+        present(self.repeat(ask).await?.run)
+    }
+
+    /// Closes a run to further calls: it ends when its calls have ended.
+    ///
+    /// # Errors
+    /// If the coordinator refuses the request or cannot be reached.
+    pub async fn close(&self, run_id: &str) -> Result<v1::Run, Error> {
+        let request = v1::CloseRunRequest { run_id: run_id.to_owned() };
+        let ask = || {
+            let (mut runs, request) = (self.runs.clone(), request.clone());
+            async move { runs.close_run(request).await }
+        };
+        present(self.repeat(ask).await?.run)
     }
 
     /// Approves or rejects a call that waits for approval.
@@ -416,6 +445,18 @@ impl Client {
     pub async fn execute(&self, request: impl Into<v1::ExecuteRunRequest>) -> Result<Watch, Error> {
         let stream = self.runs.clone().execute_run(request.into()).await.map_err(|status| self.error(status))?;
         Ok(Watch::executing(self.clone(), stream.into_inner()))
+    }
+
+    /// Accepts calls as a run, without following it. Give it a `request_id`, because it may be sent several times.
+    ///
+    /// # Errors
+    /// If the coordinator refuses the request or cannot be reached.
+    pub async fn create(&self, request: v1::CreateRunRequest) -> Result<v1::Run, Error> {
+        let ask = || {
+            let (mut runs, request) = (self.runs.clone(), request.clone());
+            async move { runs.create_run(request).await }
+        };
+        present(self.repeat(ask).await?.run)
     }
 
     /// The output of a run, from its beginning or from after a sequence number.

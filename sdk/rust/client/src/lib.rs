@@ -28,8 +28,12 @@
 //! connects again and continues after the last event. [`Transcript`] is the state of a run's calls after any number of
 //! events; it removes output that a retry has withdrawn. Requests that may be repeated without harm are retried for 60
 //! s while the coordinator is away.
+//!
+//! [`agent`] keeps the loop of an agent in the log: what the model said, and what its calls answered.
 
 #![warn(missing_docs, unnameable_types)]
+
+pub mod agent;
 
 mod client;
 mod connection;

@@ -183,6 +183,12 @@ impl Context {
         (self.execution.deadline + waited).min(self.execution.call_deadline)
     }
 
+    /// When the call must have ended, whichever attempt it is in.
+    #[must_use]
+    pub fn call_deadline(&self) -> Instant {
+        self.execution.call_deadline
+    }
+
     /// Resolves when the call should stop: it was cancelled, is overdue, or its worker lost its lease.
     pub async fn cancelled(&self) {
         self.execution.stop.wanted.cancelled().await;

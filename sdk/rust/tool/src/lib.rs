@@ -30,7 +30,7 @@ pub use output::Output;
 pub use proto::convert::manifest::{InvalidManifest, ManifestError};
 pub use proto::elicitation::{Asks, Elicitation, Reply};
 pub use proto::history::{PastCall, PastContent, PastOutcome, TOOL_CALL_HISTORY};
-pub use proto::names::PARTIAL_IMAGE;
+pub use proto::names::{AGENT_TEXT, PARTIAL_IMAGE};
 pub use question::{Answer, Question};
 pub use records::{Record, RecordError, RecordPage, Records};
 pub use run::{

@@ -38,6 +38,7 @@ pub(crate) struct Hosted {
     /// `None` for a tool that only the client can answer.
     body: Option<Box<dyn Body>>,
     blocking: bool,
+    waiting: bool,
     /// How many of its calls may run at once, if that is limited.
     room: Option<Arc<Semaphore>>,
 }
@@ -263,7 +264,7 @@ impl Table {
         about: About,
         body: Option<Box<dyn Body>>,
     ) -> Result<Self, InvalidTool> {
-        let blocking = about.blocking;
+        let (blocking, waiting) = (about.blocking, about.waiting);
         // A manifest of an author is checked like one from the network. The check lists all mistakes.
         let Usable { manifest, schema, .. } = manifest_in(about.advertised(name, input_schema, body.is_none()))?;
         let tool = manifest.name.clone();
@@ -276,7 +277,7 @@ impl Table {
         // More than a semaphore can count is as good as no limit.
         let room = manifest.max_concurrent.and_then(|calls| usize::try_from(calls).ok());
         let room = room.filter(|calls| *calls < Semaphore::MAX_PERMITS).map(|calls| Arc::new(Semaphore::new(calls)));
-        self.tools.insert(tool, Arc::new(Hosted { manifest, schema, body, blocking, room }));
+        self.tools.insert(tool, Arc::new(Hosted { manifest, schema, body, blocking, waiting, room }));
         Ok(self)
     }
 
@@ -284,6 +285,12 @@ impl Table {
     #[must_use]
     pub fn room(&self, tool: &ToolName) -> Option<&Arc<Semaphore>> {
         self.tools.get(self.aliases.get(tool).unwrap_or(tool))?.room.as_ref()
+    }
+
+    /// Whether calls of a tool take no slot, because they wait for other calls: [`About::waiting`].
+    #[must_use]
+    pub fn is_waiting(&self, tool: &ToolName) -> bool {
+        self.tools.get(self.aliases.get(tool).unwrap_or(tool)).is_some_and(|hosted| hosted.waiting)
     }
 
     pub fn manifests(&self) -> impl Iterator<Item = &Manifest> {

@@ -78,6 +78,7 @@ pub struct About {
     effects: Effects,
     streaming: bool,
     pub(crate) blocking: bool,
+    pub(crate) waiting: bool,
     attempt_timeout: Duration,
     /// `None` if the author does not set it; then `streaming` decides.
     idle_timeout: Option<Option<Duration>>,
@@ -116,6 +117,7 @@ impl About {
             effects: Effects::default(),
             streaming: false,
             blocking: false,
+            waiting: false,
             attempt_timeout: Policy::ATTEMPT_TIMEOUT,
             idle_timeout: None,
             attempts_max: None,
@@ -192,6 +194,15 @@ impl About {
     #[must_use]
     pub fn blocking(mut self) -> Self {
         self.blocking = true;
+        self
+    }
+
+    /// It waits for other calls nearly all the time, as an agent does. Its calls take no slot of their worker, so the
+    /// calls that they wait for always find one. A worker has at most 10,000 of them beside its slots; further ones
+    /// take slots.
+    #[must_use]
+    pub fn waiting(mut self) -> Self {
+        self.waiting = true;
         self
     }
 

@@ -74,6 +74,12 @@ impl ServiceFile {
         Ok(Self { path: path.to_owned(), top: source::read(path)? })
     }
 
+    /// The tables of a file that is not there, as a program writes them. Relative paths in them begin in `folder`.
+    #[must_use]
+    pub fn of(top: Map<String, Value>, folder: &Path) -> Self {
+        Self { path: folder.join("settings of the program"), top }
+    }
+
     /// The table of this name, taken out of the file.
     ///
     /// # Errors
@@ -84,6 +90,18 @@ impl ServiceFile {
             Some(Value::Object(table)) => Ok(Some(table)),
             Some(other) => Err(self.wrong(name, format!("it is {other}: write a table, [{name}]"))),
         }
+    }
+
+    /// The tables of this name, `[name.KEY]`, taken out of the file by their keys.
+    ///
+    /// # Errors
+    /// If there is something else of this name, or in it.
+    pub fn take_all(&mut self, name: &str) -> Result<BTreeMap<String, Map<String, Value>>, InvalidFile> {
+        let tables = self.take(name)?.unwrap_or_default().into_iter().map(|(key, table)| match table {
+            Value::Object(table) => Ok((key, table)),
+            other => Err(self.wrong(&format!("{name}.{key}"), format!("it is {other}: write a table"))),
+        });
+        tables.collect()
     }
 
     /// An error about a table.

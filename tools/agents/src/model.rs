@@ -1,0 +1,161 @@
+//! Asks a model over its HTTP API: Chat Completions as OpenAI has it and many servers copy it, or Anthropic's Messages.
+
+use client::agent::{Form, Message, Said};
+use origins::http::Service;
+use serde::Deserialize;
+use serde_json::{Map, Value, json};
+use toolyard_tool::{AGENT_TEXT, Context, ToolError};
+
+use crate::message::{AnthropicMessage, ChatMessage};
+
+/// The API of a model.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum Api {
+    OpenAi,
+    Anthropic,
+}
+
+/// A model.
+#[derive(Debug)]
+pub(crate) struct Model {
+    pub(crate) service: Service,
+    pub(crate) api: Api,
+    /// Its name at the service.
+    pub(crate) name: String,
+    /// Whether its messages arrive piece by piece.
+    pub(crate) stream: bool,
+    /// Further fields of each request.
+    pub(crate) parameters: Map<String, Value>,
+}
+
+/// What a model is asked.
+pub(crate) struct Request<'a> {
+    pub(crate) instruction: &'a str,
+    pub(crate) input: &'a str,
+    /// What it said before, and the answers of its calls.
+    pub(crate) messages: &'a [Box<Message>],
+    pub(crate) tools: Vec<&'a Value>,
+}
+
+/// A message as its API sends it, whole or in pieces.
+pub(crate) trait Assembled: Default {
+    /// Takes a piece, and returns the text that it adds.
+    fn piece(&mut self, piece: &Value) -> Result<String, String>;
+    /// Takes a whole answer.
+    fn whole(answer: &Value) -> Result<Self, String>;
+    /// The message, if it is complete.
+    fn said(self) -> Result<Said, Incomplete>;
+}
+
+/// Why there is no message.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Incomplete {
+    /// The stream ended before the message did. Another request may have one.
+    BrokenOff,
+    /// The model stopped at a limit, or refused.
+    Stopped(String),
+}
+
+impl Model {
+    pub(crate) const fn form(&self) -> Form {
+        match self.api {
+            Api::OpenAi => Form::Chat,
+            Api::Anthropic => Form::Anthropic,
+        }
+    }
+
+    /// The model's next message. What it says meanwhile is output of the call, after `before`.
+    pub(crate) async fn ask(
+        &self,
+        context: &Context,
+        request: &Request<'_>,
+        before: &'static str,
+    ) -> Result<Said, ToolError> {
+        match self.api {
+            Api::OpenAi => self.said::<ChatMessage>(context, request, before).await,
+            Api::Anthropic => self.said::<AnthropicMessage>(context, request, before).await,
+        }
+    }
+
+    async fn said<M: Assembled>(
+        &self,
+        context: &Context,
+        request: &Request<'_>,
+        mut before: &'static str,
+    ) -> Result<Said, ToolError> {
+        let body = self.body(request)?;
+        let mut answer = self.service.ask(context, body).await?;
+        let wrong = |why: String| self.service.malformed(&why);
+        let is_streamed = answer.is_streamed();
+        let message = if is_streamed {
+            let mut message = M::default();
+            while let Some(piece) = answer.next().await? {
+                if let Some(error) = failed(&piece.data) {
+                    return Err(error);
+                }
+                let text = message.piece(&piece.data).map_err(wrong)?;
+                if !text.is_empty() {
+                    context.text_on(AGENT_TEXT, format!("{before}{text}")).await?;
+                    before = "";
+                }
+            }
+            message
+        } else {
+            let answer = answer.json().await?;
+            if let Some(error) = failed(&answer) {
+                return Err(error);
+            }
+            M::whole(&answer).map_err(wrong)?
+        };
+        let said = message.said().map_err(|incomplete| match incomplete {
+            Incomplete::BrokenOff => ToolError::retryable("the model's message broke off"),
+            Incomplete::Stopped(why) => ToolError::new(why),
+        })?;
+        if !is_streamed {
+            let text = client::agent::text_of(&said.message);
+            if !text.is_empty() {
+                context.text_on(AGENT_TEXT, format!("{before}{text}")).await?;
+            }
+        }
+        Ok(said)
+    }
+
+    fn body(&self, request: &Request<'_>) -> Result<Map<String, Value>, ToolError> {
+        let Request { instruction, input, messages, tools } = request;
+        let mut body = self.parameters.clone();
+        let mut all = Vec::with_capacity(messages.len() + 2);
+        if !instruction.is_empty() {
+            match self.api {
+                Api::OpenAi => all.push(json!({ "role": "system", "content": instruction })),
+                Api::Anthropic => drop(body.insert("system".to_owned(), json!(instruction))),
+            }
+        }
+        all.push(json!({ "role": "user", "content": input }));
+        for message in *messages {
+            all.push(serde_json::from_str(message.get())?);
+        }
+        body.insert("model".to_owned(), json!(self.name));
+        body.insert("messages".to_owned(), all.into());
+        if !tools.is_empty() {
+            body.insert("tools".to_owned(), tools.iter().map(|tool| (*tool).clone()).collect());
+        }
+        body.insert("stream".to_owned(), self.stream.into());
+        if self.stream && self.api == Api::OpenAi {
+            body.entry("stream_options").or_insert_with(|| json!({ "include_usage": true }));
+        }
+        Ok(body)
+    }
+}
+
+/// An error that a service sends in place of a message, or of the rest of it.
+fn failed(data: &Value) -> Option<ToolError> {
+    let error = data.get("error").filter(|error| !error.is_null())?;
+    let kind = error["type"].as_str().unwrap_or_default();
+    let message = error["message"].as_str().map_or_else(|| error.to_string(), str::to_owned);
+    let text = format!("the model failed: {message}");
+    match kind {
+        "overloaded_error" | "api_error" | "server_error" | "rate_limit_error" => Some(ToolError::retryable(text)),
+        _ => Some(ToolError::new(text)),
+    }
+}

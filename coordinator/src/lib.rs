@@ -5,6 +5,7 @@ mod admission;
 mod api;
 mod auth;
 mod fleet;
+mod hook_notices;
 mod index;
 mod metrics;
 mod monitor;
@@ -264,13 +265,14 @@ impl Coordinator {
         })
     }
 
-    /// Runs these hooks before calls are accepted, and notifies them of calls that are not executed.
+    /// Runs these hooks before calls are accepted and on answers of clients, and notifies them of ends that no worker
+    /// reports.
     #[must_use]
     pub fn with_hooks(mut self, hooks: hooks::Hooks) -> Self {
-        let elsewhere = hooks.asked_elsewhere(&[hooks::HookPoint::PreToolUse, hooks::HookPoint::ToolSkip]);
-        if !elsewhere.is_empty() {
+        let by_workers = hooks.about_executions();
+        if !by_workers.is_empty() {
             tracing::info!(
-                hooks = elsewhere.join(", "),
+                hooks = by_workers.join(", "),
                 "some hooks are called by workers: each worker needs the \
                 hooks file too"
             );

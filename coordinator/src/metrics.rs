@@ -304,6 +304,7 @@ pub(crate) static COUNTS: LazyLock<Counts> = LazyLock::new(|| {
     publish(&METRICS);
     publish(&schedules::METRICS);
     publish(&tenants::METRICS);
+    publish(&hooks::METRICS);
     Counts {
         repeated: REPEATED.with(&[]),
         floor_wait: FLOOR_WAIT.with(&[]),
@@ -476,7 +477,7 @@ mod tests {
     fn the_reference_of_metrics_is_current() {
         telemetry::metrics::check_reference(
             "coordinator",
-            &[&METRICS[..], &schedules::METRICS, &tenants::METRICS].concat(),
+            &[&METRICS[..], &schedules::METRICS, &tenants::METRICS, &hooks::METRICS].concat(),
         );
     }
 }

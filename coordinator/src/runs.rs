@@ -1,6 +1,7 @@
 //! Commands of clients on runs. Each reads the run, decides, and appends; on a conflict it starts over.
 
 mod admission;
+mod answer_hooks;
 mod answer_token;
 mod asking;
 mod decisions;
@@ -20,7 +21,7 @@ use std::ops::Deref;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use ::hooks::{HookRequest, Hooks};
+use ::hooks::Hooks;
 use ::objects::Objects;
 use proto::names;
 use proto::subject::SubjectKind;
@@ -28,7 +29,7 @@ use run::{
     Answer, CallId, Command, Decision, Event, Fields, FloorPolicy, RequestId, Rules, Run, RunId, Shard, TenantId,
     ToolName, limit,
 };
-use tokio::sync::{mpsc, watch};
+use tokio::sync::watch;
 use uuid::Builder;
 
 use self::asking::Asking;
@@ -39,6 +40,7 @@ use crate::admission::custom::CustomTools;
 use crate::admission::error::RequestError;
 use crate::auth::callers::{Caller, Callers, Reading, Role};
 use crate::fleet::registry::Registry;
+use crate::hook_notices::HookNotices;
 use crate::nats::journal::{AppendError, Journal};
 use crate::nats::pauses::Pauses;
 use crate::nats::requests::Requests;
@@ -68,8 +70,7 @@ pub(crate) struct Parts {
     pub(crate) registry: watch::Receiver<Arc<Registry>>,
     pub(crate) owned: watch::Receiver<Owned>,
     pub(crate) hooks: Hooks,
-    /// Queue of the notifications to hooks of calls that are not executed.
-    pub(crate) skips: mpsc::Sender<HookRequest>,
+    pub(crate) hook_notices: HookNotices,
     pub(crate) callers: Callers,
     pub(crate) quotas: Quotas,
     pub(crate) pauses: Pauses,
@@ -162,7 +163,7 @@ impl Runs {
             client_only: new.client_only,
             run_deadline: now.after(new.timeout.unwrap_or(limit::RUN_LIFE_MAX)),
             now,
-            confirm: &self.hooks.confirm,
+            hooks: &self.hooks,
             rules: new.rules,
             context: &new.context,
             caller: &self.caller,
@@ -183,7 +184,7 @@ impl Runs {
             client_only: run.is_client_only(),
             run_deadline: run.deadline(),
             now: ::nats::now(),
-            confirm: &self.hooks.confirm,
+            hooks: &self.hooks,
             rules: run.rules(),
             context: run.context(),
             caller: &self.caller,
@@ -356,6 +357,7 @@ impl Runs {
     ) -> Result<Arc<Run>, RequestError> {
         let work = async {
             self.caller.may_answer(id, answers)?;
+            let answers = &*Box::pin(self.ask_about_answers(id, answers)).await?;
             let permit = if questions::is_quick(answers) { None } else { Some(Permit::acquire().await) };
             let command = |run: &Run| {
                 let check = || questions::checked(run, answers);

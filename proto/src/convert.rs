@@ -136,7 +136,7 @@ fn progress_in(wire: v1::Progress) -> Progress {
 }
 
 /// The kinds of errors, for both directions.
-const ERROR_KINDS: [(ErrorKind, v1::CallErrorKind); 21] = [
+const ERROR_KINDS: [(ErrorKind, v1::CallErrorKind); 22] = [
     (ErrorKind::UnknownTool, v1::CallErrorKind::UnknownTool),
     (ErrorKind::ArgumentsInvalid, v1::CallErrorKind::ArgumentsInvalid),
     (ErrorKind::ToolFailed, v1::CallErrorKind::ToolFailed),
@@ -156,6 +156,7 @@ const ERROR_KINDS: [(ErrorKind, v1::CallErrorKind); 21] = [
     (ErrorKind::RateLimited, v1::CallErrorKind::RateLimited),
     (ErrorKind::Denied, v1::CallErrorKind::Denied),
     (ErrorKind::HookFailed, v1::CallErrorKind::HookFailed),
+    (ErrorKind::HookRequired, v1::CallErrorKind::HookRequired),
     (ErrorKind::LimitExceeded, v1::CallErrorKind::LimitExceeded),
     (ErrorKind::NotPermitted, v1::CallErrorKind::NotPermitted),
 ];

@@ -68,6 +68,7 @@ fn spec() -> CallSpec {
         context: Fields::default(),
         files: Vec::new(),
         asked_by: None,
+        required_hooks: Vec::new(),
     }
 }
 
@@ -144,6 +145,12 @@ fn delays() -> Vec<(&'static str, Vec<Event>)> {
         ("delayed call appended", vec![Event::CallsAppended { calls: vec![Arc::new(delayed)] }]),
         ("delay of a call ended", vec![Event::CallDelayEnded { call: CallIndex(1) }]),
     ]
+}
+
+/// An entry about a call that requires hooks, and its name.
+fn with_hooks() -> (&'static str, Vec<Event>) {
+    let spec = CallSpec { required_hooks: vec!["redact".to_owned(), "scan".to_owned()], ..spec() };
+    ("calls with required hooks appended", vec![Event::CallsAppended { calls: vec![Arc::new(spec)] }])
 }
 
 /// Entries of the log that name who asked, by name.
@@ -225,7 +232,7 @@ fn entries() -> Vec<(&'static str, Vec<Event>)> {
         ("attempt returned", vec![ended(AttemptOutcome::Returned)]),
         ("attempt overran its call", vec![ended(AttemptOutcome::Expired)]),
     ];
-    [entries, delays()].concat()
+    [entries, delays(), vec![with_hooks()]].concat()
 }
 
 fn manifest() -> Manifest {

@@ -179,6 +179,7 @@ fn spec() -> impl Strategy<Value = Arc<CallSpec>> {
                 concurrency,
                 approval,
                 context,
+                required_hooks: if fails { vec![id.clone()] } else { Vec::new() },
                 files,
                 asked_by,
             })

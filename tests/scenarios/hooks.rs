@@ -14,38 +14,42 @@ use tempfile::TempDir;
 use crate::{FIXTURE, check, count};
 
 /// A file of hooks, and the folder that it lies in.
-struct File {
+pub(crate) struct File {
     folder: TempDir,
     text: String,
 }
 
 impl File {
-    fn new() -> Self {
+    pub(crate) fn new() -> Self {
         Self { folder: tempfile::tempdir().expect("a folder"), text: String::new() }
     }
 
-    fn path(&self, name: &str) -> PathBuf {
+    pub(crate) fn path(&self, name: &str) -> PathBuf {
         self.folder.path().join(name)
     }
 
     /// With a hook that runs a shell script.
-    fn hook(mut self, name: &str, on: &str, tools: &str, script: &str) -> Self {
+    pub(crate) fn hook(mut self, name: &str, on: &str, tools: &str, script: &str) -> Self {
         let command = json!(["sh", "-c", script]);
         writeln!(self.text, "[[hook]]\nname = \"{name}\"\non = [\"{on}\"]\ntools = [\"{tools}\"]\ncommand = {command}")
             .expect("a text takes it");
         self
     }
 
-    fn line(mut self, line: &str) -> Self {
+    pub(crate) fn line(mut self, line: &str) -> Self {
         writeln!(self.text, "{line}").expect("a text takes it");
         self
     }
 
     /// Coordinators and workers that ask these hooks.
-    async fn yard(&self) -> Yard {
+    pub(crate) async fn yard(&self) -> Yard {
+        Yard::start_with(self.fixture()).await
+    }
+
+    pub(crate) fn fixture(&self) -> Fixture {
         let path = self.path("hooks.toml");
         std::fs::write(&path, &self.text).expect("it can be written");
-        Yard::start_with(Fixture::new(FIXTURE).with("TOOLYARD_HOOKS", path.display())).await
+        Fixture::new(FIXTURE).with("TOOLYARD_HOOKS", path.display())
     }
 }
 
@@ -62,7 +66,7 @@ fn replacing(this: &str, by: &str) -> String {
     format!(r#"sed 's/{this}/{by}/; s/.*"arguments":\(.*\)}}$/{{"decision":"modify","arguments":\1}}/'"#)
 }
 
-fn error(outcome: &v1::CallOutcome) -> (CallErrorKind, String) {
+pub(crate) fn error(outcome: &v1::CallOutcome) -> (CallErrorKind, String) {
     let error = outcome.error.clone().unwrap_or_else(|| panic!("it has no error: {outcome:?}"));
     (error.kind(), error.message)
 }
@@ -244,7 +248,7 @@ async fn a_hook_that_fails_after_an_execution_withholds_what_it_gave_and_says_no
 }
 
 /// The bytes of all that any stream of the broker holds.
-async fn everything_stored(yard: &Yard) -> Vec<u8> {
+pub(crate) async fn everything_stored(yard: &Yard) -> Vec<u8> {
     let client = async_nats::connect(yard.broker.url()).await.expect("the broker is there");
     let context = async_nats::jetstream::new(client);
     let mut bytes = Vec::new();

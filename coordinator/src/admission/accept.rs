@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use hooks::{Confirm, Confirmation};
+use hooks::{Confirmation, Hooks};
 use proto::history;
 use proto::names::CALLED_AS;
 use run::{
@@ -130,8 +130,8 @@ pub(crate) struct Scope<'here> {
     pub(crate) client_only: bool,
     pub(crate) run_deadline: Timestamp,
     pub(crate) now: Timestamp,
-    /// The deployment's rules of approval, and the run's rules.
-    pub(crate) confirm: &'here Confirm,
+    /// The deployment's rules of approval and required hooks, and the run's rules.
+    pub(crate) hooks: &'here Hooks,
     pub(crate) rules: Rules,
     /// Context that the run gives to its calls.
     pub(crate) context: &'here Fields,
@@ -229,8 +229,14 @@ pub(crate) fn accept_one(mut call: RequestedCall, index: usize, scope: &Scope<'_
         result_use,
         context,
         files,
+        required_hooks: required_hooks(&tool, found.filter(|_| is_executed), scope),
         ..CallSpec::new(id, tool, arguments, route, deadline)
     }
+}
+
+/// The hooks that workers must run on a call that a pool executes.
+fn required_hooks(tool: &ToolName, found: Option<(&PoolId, &Entry)>, scope: &Scope<'_>) -> Vec<String> {
+    found.map(|(_, entry)| scope.hooks.required(tool, entry.alias_of.as_ref())).unwrap_or_default()
 }
 
 /// The deadlines of a call and of its start. Both count from the time before which the call does not begin.
@@ -312,7 +318,7 @@ fn confirmation(entry: &Entry, scope: &Scope<'_>) -> Confirmation {
     let manifest = &entry.hosted.manifest;
     match manifest.requires_confirmation {
         true => Confirmation::Required,
-        false => scope.confirm.of(manifest, entry.alias_of.as_ref(), scope.rules.confirm),
+        false => scope.hooks.confirm.of(manifest, entry.alias_of.as_ref(), scope.rules.confirm),
     }
 }
 
@@ -325,7 +331,7 @@ fn waived(tool: &ToolName, entry: &Entry, approval: Option<AskedApproval>, scope
     }
     let manifest = &entry.hosted.manifest;
     // The rule of the deployment if nobody waives it.
-    let wanted = scope.confirm.of(manifest, entry.alias_of.as_ref(), None);
+    let wanted = scope.hooks.confirm.of(manifest, entry.alias_of.as_ref(), None);
     if wanted != Confirmation::Wanted || manifest.requires_confirmation || scope.caller.must(Role::Approve).is_ok() {
         return None;
     }

@@ -105,7 +105,7 @@ impl Runs {
             }
             if let Some(sequence) = self.store(&mut new, asking.as_deref_mut(), None).await? {
                 let mut run = Run::new(new.id);
-                let entry = Entry { sequence, at: ::nats::now(), not_after: None, events: new.events };
+                let entry = Entry { sequence, at: ::nats::now(), not_after: None, hooked: false, events: new.events };
                 run.apply(&entry, &mut Vec::new());
                 return Ok(Arc::new(run));
             }
@@ -217,7 +217,11 @@ impl Runs {
     /// Takes the id of a request, if it has one. Returns the run that an earlier request with the id opened.
     async fn take(&self, new: &mut New<'_>) -> Result<Option<RunId>, RequestError> {
         match &mut new.claim {
-            Some(claim) => Box::pin(self.take_id(&mut new.id, &mut new.admitted, claim)).await,
+            Some(claim) => {
+                let known = Box::pin(self.take_id(&mut new.id, &mut new.admitted, claim)).await?;
+                known.into_iter().for_each(|run| self.note_repeated_events(&new.events, run));
+                Ok(known)
+            }
             None => Ok(None),
         }
     }
@@ -306,6 +310,7 @@ impl Runs {
             match found {
                 Found::Opened(run) => {
                     COUNTS.repeated.add(1);
+                    self.note_repeated(&new, run);
                     return Ok(Placed::Known(run));
                 }
                 Found::Pending(run, _) => id = run,

@@ -8,6 +8,7 @@
 mod cancel;
 mod deadlines;
 mod delay;
+mod hooked;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -129,6 +130,8 @@ pub(crate) struct Report<'a> {
     /// The pool on whose subject it was stored, which the broker vouches for.
     pub(crate) pool: &'a PoolId,
     pub(crate) at: Timestamp,
+    /// Its worker runs the hooks that the call requires.
+    pub(crate) hooked: bool,
 }
 
 /// Whether an event of an attempt counts.
@@ -316,7 +319,7 @@ impl Call {
     /// output, as it should be), it counts as one that starts over. Missing chunks are then detected at its end, and no
     /// output is doubled or lost unnoticed.
     fn hear(&mut self, report: &Report, from: ChunkIndex, heard: &mut Vec<Fact>) -> Hearing {
-        let &Report { attempt, pool, at } = report;
+        let &Report { attempt, pool, at, .. } = report;
         let Some((own, policy)) = self.policy() else { return Hearing::Ignored };
         if own != pool {
             return Hearing::Ignored;
@@ -386,6 +389,9 @@ impl Call {
     /// `span`: the chunks that the event holds.
     pub(crate) fn output(&mut self, report: &Report, span: Span, heard: &mut Vec<Fact>) {
         if let Hearing::Counted = self.hear(report, ChunkIndex(0), heard) {
+            if self.lacks_hooks(report) {
+                return;
+            }
             let attempt = report.attempt;
             let is_buffered =
                 self.policy().is_some_and(|(_, policy)| policy.after_partial_output == AfterPartialOutput::Buffer);
@@ -399,7 +405,7 @@ impl Call {
 
     /// A stage of stopping counts for the running attempt, once, and only if stopping was requested.
     pub(crate) fn stopping(&mut self, report: &Report, stage: StopStage, heard: &mut Vec<Fact>) {
-        let &Report { attempt, pool, at } = report;
+        let &Report { attempt, pool, at, .. } = report;
         let is_own = self.policy().is_some_and(|(own, _)| own == pool);
         let runs = matches!(&self.state, CallState::Running(running) if running.attempt == attempt);
         let Some(cancel) = self.cancel.as_mut().filter(|_| is_own && runs) else { return };
@@ -421,13 +427,15 @@ impl Call {
         outcome: &AttemptOutcome,
         heard: &mut Vec<Fact>,
     ) {
-        let &Report { attempt, pool, at } = report;
+        let &Report { attempt, pool, at, .. } = report;
         // The worker appends the end when the tool is gone, however late that is.
         let is_own = self.policy().is_some_and(|(own, _)| own == pool);
         self.unsettled.take_if(|running| is_own && running.attempt == attempt);
         if let Hearing::Ignored = self.hear(report, ChunkIndex(0), heard) {
             return;
         }
+        let withheld = self.lacks_hooks(report).then(|| self.withheld(outcome));
+        let outcome = withheld.as_ref().unwrap_or(outcome);
         match outcome {
             AttemptOutcome::Failed(error)
                 if self.cancel.is_some() && matches!(error.kind, ErrorKind::Interrupted | ErrorKind::WorkerLost) =>

@@ -345,3 +345,28 @@ async fn approve_with(run: &Run, arguments: &serde_json::Value) -> Result<(), to
     let request = v1::DecideCallsRequest { run_id: run.id.clone(), decisions };
     run.client.runs.clone().decide_calls(request).await.map(|_| ())
 }
+
+#[tokio::test]
+async fn resolvers_and_hooks_stand_around_a_call_in_the_order_of_the_file() {
+    let file = File::new();
+    let trace = file.path("trace");
+    let note = |name: &str, answer: &str| {
+        let event = r#"event=$(sed 's/.*"event":"\([a-z_]*\)".*/\1/')"#;
+        format!(r#"{event}; echo {name} $event >> {}; echo '{{"decision":{answer}}}'"#, trace.display())
+    };
+    let resolver = json!(["sh", "-c", note("r", r#""alias","tool":"echo""#)]);
+    let mut file = file.line("[[resolver]]\nname = \"r\"\ntools = [\"say\"]").line(&format!("command = {resolver}"));
+    for name in ["a", "b", "c"] {
+        let command = json!(["sh", "-c", note(name, r#""allow""#)]);
+        file = file
+            .line(&format!("[[hook]]\nname = \"{name}\"\non = [\"pre_tool_use\", \"post_tool_use\"]"))
+            .line(&format!("command = {command}"));
+    }
+    let yard = file.yard().await;
+    let _worker = yard.worker().await;
+    let events = yard.client.execute(vec![call("it", "say", json!({ "text": "hello" }))]).await.to_end().await;
+    assert_eq!(check::text(&check::outcomes(&events)["it"]), "hello, say", "the tool is told its name");
+    let expected = "r resolve_tool\na pre_tool_use\nb pre_tool_use\nc pre_tool_use\n\
+        a post_tool_use\nb post_tool_use\nc post_tool_use\n";
+    assert_eq!(std::fs::read_to_string(&trace).expect("they noted"), expected);
+}

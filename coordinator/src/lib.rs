@@ -93,6 +93,8 @@ pub struct ApiOptions {
     pub pools: Option<PathBuf>,
     /// Allows an address that other machines can reach, although callers are not authenticated.
     pub open_to_all: bool,
+    /// Calls may name only tools that their run attached, also if it attached none.
+    pub attached_only: bool,
     /// The host names under which HTTP is served, beside addresses and `localhost`; see [`Hosts`].
     pub host_names: Vec<String>,
     /// Connections at once, bounded by the process's limit of open files; a single address may have half of them.
@@ -102,7 +104,8 @@ pub struct ApiOptions {
 impl Default for ApiOptions {
     fn default() -> Self {
         let (tls, callers, pools, host_names) = Default::default();
-        Self { tls, callers, pools, open_to_all: false, host_names, connections_max: CONNECTIONS_MAX }
+        let (open_to_all, attached_only, connections_max) = (false, false, CONNECTIONS_MAX);
+        Self { tls, callers, pools, open_to_all, attached_only, host_names, connections_max }
     }
 }
 
@@ -212,6 +215,7 @@ pub struct Coordinator {
     callers: Option<(auth::callers::Callers, auth::callers::CallersReload)>,
     pools: Option<(watch_channel::Receiver<Arc<fleet::pools::PoolRules>>, fleet::pools::PoolsReload)>,
     erase_after: Duration,
+    attached_only: bool,
     log: LogOptions,
     notices: Option<api::Notices>,
     /// Those of the API and of the admin port.
@@ -246,6 +250,7 @@ impl Coordinator {
         let hooks = hooks::Hooks::default();
         let (erase_after, log, notices) = (ERASE_AFTER, options.log, None);
         let connections_max = api::affordable(options.api.connections_max);
+        let attached_only = options.api.attached_only;
         Ok(Self {
             listener,
             address,
@@ -258,6 +263,7 @@ impl Coordinator {
             pools,
             hooks,
             erase_after,
+            attached_only,
             log,
             notices,
             hosts,

@@ -77,6 +77,8 @@ pub(crate) struct Parts {
     pub(crate) signals: Signals,
     /// How long after its end a run with `store: false` can be read.
     pub(crate) erase_after: Duration,
+    /// Calls may name only tools that their run attached.
+    pub(crate) attached_only: bool,
 }
 
 /// Commands on runs in the name of a caller. Cheap to clone.
@@ -156,18 +158,25 @@ impl Runs {
 
     /// The scope in which the calls of a new run are accepted.
     pub(crate) fn scope_of<'here>(&'here self, new: &'here NewRun, registry: &'here Registry) -> Scope<'here> {
-        let now = ::nats::now();
+        let (now, tenant) = (::nats::now(), self.callers.tools_of(new.tenant.as_ref()));
         Scope {
             first: 0,
-            offer: Offer { custom: &new.custom, attached: &new.tools, registry, tenant: new.tenant.as_ref() },
+            offer: Offer {
+                custom: &new.custom,
+                attached: &new.tools,
+                attached_only: self.attached_only || tenant.as_ref().is_some_and(|tenant| tenant.attached_only),
+                registry,
+                tenant: new.tenant.as_ref(),
+            },
             client_only: new.client_only,
             run_deadline: now.after(new.timeout.unwrap_or(limit::RUN_LIFE_MAX)),
             now,
             hooks: &self.hooks,
-            rules: new.rules,
+            earlier: None,
+            rules: &new.rules,
             context: &new.context,
             caller: &self.caller,
-            tenant: self.callers.tools_of(new.tenant.as_ref()),
+            tenant,
         }
     }
 
@@ -178,17 +187,25 @@ impl Runs {
         custom: &'here CustomTools,
         registry: &'here Registry,
     ) -> Scope<'here> {
+        let tenant = self.callers.tools_of(run.tenant());
         Scope {
             first: run.requested_calls().count(),
-            offer: Offer { custom, attached: run.tools(), registry, tenant: run.tenant() },
+            offer: Offer {
+                custom,
+                attached: run.tools(),
+                attached_only: self.attached_only || tenant.as_ref().is_some_and(|tenant| tenant.attached_only),
+                registry,
+                tenant: run.tenant(),
+            },
             client_only: run.is_client_only(),
             run_deadline: run.deadline(),
             now: ::nats::now(),
             hooks: &self.hooks,
+            earlier: Some(run),
             rules: run.rules(),
             context: run.context(),
             caller: &self.caller,
-            tenant: self.callers.tools_of(run.tenant()),
+            tenant,
         }
     }
 

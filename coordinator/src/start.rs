@@ -185,7 +185,12 @@ impl Shared {
     }
 
     /// The commands and readers of runs, for the API.
-    fn runs(&self, handle: OwnerHandle, hooks: ::hooks::Hooks, erase_after: Duration) -> runs::Runs {
+    fn runs(
+        &self,
+        handle: OwnerHandle,
+        hooks: ::hooks::Hooks,
+        (erase_after, attached_only): (Duration, bool),
+    ) -> runs::Runs {
         runs::Runs::new(runs::Parts {
             journal: self.journal.clone(),
             objects: self.objects.clone(),
@@ -200,6 +205,7 @@ impl Shared {
             pauses: self.pauses.clone(),
             signals: self.signals.clone(),
             erase_after,
+            attached_only,
         })
     }
 
@@ -301,7 +307,7 @@ impl Coordinator {
         let leave = CancellationToken::new();
         let mut holding = JoinSet::new();
         holding.spawn(membership.hold(written, leave.clone()));
-        let runs = shared.runs(handle, self.hooks, self.erase_after);
+        let runs = shared.runs(handle, self.hooks, (self.erase_after, self.attached_only));
         let (api, uploads) = shared.api(runs, files.tls.is_some(), &mut tasks);
         let (listener, tls, connections_max) = (self.listener, files.tls, self.connections_max);
         let requests = api::serve(api::Port { listener, tls, connections_max, hosts }, api, served, || {

@@ -124,7 +124,13 @@ fn opened() -> RunOpened {
         caller: Some("shop/ada".parse().expect("a caller")),
         roles: Roles::default(),
         tools: vec!["bash".parse().expect("a tool")],
-        rules: Rules { confirm: Some(false), running_max: Some(3), calls_max: Some(7), fails_with_call: true },
+        rules: Rules {
+            confirm: Some(false),
+            running_max: Some(3),
+            calls_max: Some(7),
+            fails_with_call: true,
+            ..Rules::default()
+        },
         context: Fields::default(),
         erasure: None,
     }

@@ -8,6 +8,7 @@ mod acceptance_tools;
 mod admin;
 mod alerts;
 mod approvals;
+mod attached;
 mod attempts;
 mod backends;
 mod backup;

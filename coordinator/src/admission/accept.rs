@@ -10,7 +10,7 @@ use proto::history;
 use proto::names::CALLED_AS;
 use run::{
     Approval, CallError, CallId, CallIndex, CallSpec, Concurrency, DefaultDecision, ErrorKind, Fields, File, PoolId,
-    Route, Rules, TenantId, Timestamp, ToolName, Violation, WithoutWorker,
+    Route, Rules, Run, TenantId, Timestamp, ToolName, Violation, WithoutWorker,
 };
 use schema::steps::Steps;
 
@@ -75,8 +75,10 @@ pub(crate) struct AskedApproval {
 pub(crate) struct Offer<'a> {
     /// Tools that the request defines. They take precedence.
     pub(crate) custom: &'a CustomTools,
-    /// The tools that the run attached; empty for all listed tools.
+    /// The tools that the run attached; empty for all listed tools, unless `attached_only`.
     pub(crate) attached: &'a [ToolName],
+    /// A run that attached none may name none.
+    pub(crate) attached_only: bool,
     pub(crate) registry: &'a Registry,
     /// The run's tenant, whose pools and tools are offered.
     pub(crate) tenant: Option<&'a TenantId>,
@@ -90,7 +92,7 @@ impl<'a> Offer<'a> {
 
     /// The tool is unknown here and the run may name it, so resolvers may be queried.
     pub(crate) fn lacks(&self, tool: &ToolName) -> bool {
-        let is_open = self.attached.is_empty() || self.attached.contains(tool);
+        let is_open = self.takes_all() || self.attached.contains(tool);
         is_open && !self.custom.contains_key(tool) && self.registry.catalog.find(tool).is_none()
     }
 
@@ -111,8 +113,13 @@ impl<'a> Offer<'a> {
         }
     }
 
+    /// Whether the run may name every listed tool.
+    fn takes_all(&self) -> bool {
+        self.attached.is_empty() && !self.attached_only
+    }
+
     fn holds(&self, entry: &Entry) -> bool {
-        let is_open = if self.attached.is_empty() {
+        let is_open = if self.takes_all() {
             !entry.hosted.manifest.result_use.hidden
         } else {
             self.attached.contains(&entry.name)
@@ -132,7 +139,9 @@ pub(crate) struct Scope<'here> {
     pub(crate) now: Timestamp,
     /// The deployment's rules of approval and required hooks, and the run's rules.
     pub(crate) hooks: &'here Hooks,
-    pub(crate) rules: Rules,
+    pub(crate) rules: &'here Rules,
+    /// The run to which the calls are added; `None` for a new run.
+    pub(crate) earlier: Option<&'here Run>,
     /// Context that the run gives to its calls.
     pub(crate) context: &'here Fields,
     pub(crate) caller: &'here Caller,
@@ -155,7 +164,9 @@ impl Scope<'_> {
 pub(crate) fn accept(calls: Vec<RequestedCall>, scope: &Scope<'_>) -> Vec<Arc<CallSpec>> {
     let mut steps = steps_for(&calls);
     let with_index = calls.into_iter().zip(scope.first..);
-    with_index.map(|(call, index)| Arc::new(accept_one(call, index, scope, &mut steps))).collect()
+    let mut specs: Vec<_> = with_index.map(|(call, index)| accept_one(call, index, scope, &mut steps)).collect();
+    limits::refuse_beyond(&mut specs, scope.earlier, scope.rules);
+    specs.into_iter().map(Arc::new).collect()
 }
 
 /// The budget of steps that the checks of some calls share.
@@ -425,7 +436,9 @@ fn unknown_tool(tool: &ToolName, unlisted: Option<&Unlisted>, scope: &Scope<'_>)
         (names, 0) => format!("available tools: {}", names.join(", ")),
         (names, more) => format!("available tools: {}, and {more} more", names.join(", ")),
     };
+    let is_closed = offer.attached.is_empty() && offer.attached_only;
     let why = match unlisted {
+        None if is_closed => ", because the run attached no tools and may name no other ones (`tools`)".to_owned(),
         Some(Unlisted::Unresolved(why)) => format!(" ({why})"),
         Some(Unlisted::Alias) => ", which is an alias of a tool that is not available".to_owned(),
         Some(Unlisted::Client) | None => String::new(),

@@ -359,7 +359,7 @@ fn opened_out(opened: &RunOpened) -> wire::RunOpened {
         tenant: tenant.as_ref().map(ToString::to_string).unwrap_or_default(),
         caller: caller.as_ref().map(ToString::to_string).unwrap_or_default(),
         tools: tools.iter().map(ToString::to_string).collect(),
-        rules: rules_out(*rules),
+        rules: rules_out(rules),
         context: fields_out(context),
         erase_after_ms,
         request,

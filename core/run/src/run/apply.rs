@@ -74,7 +74,7 @@ impl Run {
         self.caller.clone_from(&opened.caller);
         self.roles = opened.roles;
         self.tools.clone_from(&opened.tools);
-        self.rules = opened.rules;
+        self.rules.clone_from(&opened.rules);
         self.context.clone_from(&opened.context);
         self.erasure = opened.erasure;
         heard.push(Fact::RunOpened);
@@ -180,9 +180,11 @@ impl Run {
                 let count = u32::try_from(chunks.len()).unwrap_or(u32::MAX);
                 let span = Span { position, skip: 0, first: *first, count };
                 self.with(attempt.call, |call| call.output(&report, span, heard));
+                self.count_output(*attempt, chunks, entry.at, heard);
             }
             Event::AttemptEnded { attempt, pool, chunks, outcome } => {
                 let report = report(*attempt, pool);
+                self.count_result(*attempt, outcome);
                 self.with(attempt.call, |call| call.attempt_ended(&report, *chunks, outcome, heard));
             }
             _ => {}

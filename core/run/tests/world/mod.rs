@@ -189,7 +189,7 @@ impl World {
             deadline: START.after(plan.life),
             open: plan.open,
             fail_fast: plan.fail_fast,
-            rules: plan.rules,
+            rules: plan.rules.clone(),
             ..Opening::default()
         };
         world.store(Run::open(opening, START).expect("the plan is within the limits"));

@@ -136,7 +136,7 @@ fn rooms_depend_in_one_direction() {
         ("formats", &["telemetry", "local", "objects", "coordinator", "worker", "cli", "tokio"]),
         ("infra/telemetry", &["run", "proto", "formats", "coordinator", "worker", "cli", "local"]),
         ("infra/local", &["run", "proto", "formats", "coordinator", "worker", "cli"]),
-        ("infra/hooks", &["formats", "coordinator", "worker", "cli", "local", "telemetry"]),
+        ("infra/hooks", &["formats", "coordinator", "worker", "cli", "local"]),
         ("infra/nats", &["formats", "telemetry", "local", "hooks", "objects", "coordinator", "worker", "cli"]),
         ("infra/objects", &["formats", "telemetry", "local", "hooks", "coordinator", "worker", "cli"]),
         ("sdk/rust/client", &["run", "nats", "objects", "hooks", "coordinator", "worker", "cli", "local", "telemetry"]),
@@ -200,7 +200,7 @@ const COORDINATOR: [&[&str]; 14] = [
     &["nats"],
     &["auth"],
     &["metrics"],
-    &["trace"],
+    &["hook_notices", "trace"],
     &["fleet", "offload", "requests", "shards"],
 ];
 /// What every room may use.

@@ -87,6 +87,8 @@ pub(crate) enum Failure {
     #[error(transparent)]
     Webhooks(#[from] coordinator::InvalidWebhooks),
     #[error(transparent)]
+    Interceptors(#[from] worker::interceptors::InvalidInterceptors),
+    #[error(transparent)]
     NotHosted(#[from] worker::NotHosted),
     #[error(transparent)]
     Logs(#[from] telemetry::Error),
@@ -153,6 +155,7 @@ impl Failure {
             | Self::Workspace(_)
             | Self::McpPrograms(_)
             | Self::Origins(_)
+            | Self::Interceptors(_)
             | Self::NotHosted(_)
             | Self::Hooks(_)
             | Self::Webhooks(_)
@@ -184,6 +187,7 @@ impl Failure {
             | Self::Workspace(_)
             | Self::McpPrograms(_)
             | Self::Origins(_)
+            | Self::Interceptors(_)
             | Self::NotHosted(_)
             | Self::Hooks(_)
             | Self::Webhooks(_)

@@ -111,6 +111,10 @@ pub(crate) struct CoordinatorArgs {
     /// such an address is refused
     #[arg(long, env = "TOOLYARD_OPEN_TO_ALL", value_parser = clap::builder::FalseyValueParser::new())]
     open_to_all: bool,
+    /// Execute only tools that the run attached (`tools`), also if it attached none. Without this, a run that attaches
+    /// none may name every listed tool
+    #[arg(long, env = "TOOLYARD_ATTACHED_ONLY", value_parser = clap::builder::FalseyValueParser::new())]
+    attached_only: bool,
     /// Most connections at once; one address may have half of them. Fewer if the limit of open files is lower
     #[arg(
         long,
@@ -216,6 +220,10 @@ pub(crate) struct WorkerArgs {
     /// The file that names the hooks to ask about results and errors, before they are stored (docs/howto/hooks.md)
     #[arg(long, env = "TOOLYARD_HOOKS", value_name = "FILE")]
     hooks: Option<PathBuf>,
+    /// The file of the interceptors around its tools: retries, limits of rate, caches, shorter results
+    /// (docs/howto/interceptors.md)
+    #[arg(long, env = "TOOLYARD_INTERCEPTORS", value_name = "FILE")]
+    interceptors: Option<PathBuf>,
 }
 
 /// The hooks of a file; none if no file is given.
@@ -228,10 +236,18 @@ pub(crate) fn read_webhooks(file: Option<&Path>) -> Result<Webhooks, Failure> {
     Ok(file.map(|file| Webhooks::read(file, |name| std::env::var(name).ok())).transpose()?.unwrap_or_default())
 }
 
+/// A table with the interceptors of a file around its tools.
+fn intercepted(table: worker::Table, file: Option<&Path>) -> Result<worker::Table, Failure> {
+    Ok(match file {
+        Some(file) => worker::interceptors::intercept(table, file)?,
+        None => table,
+    })
+}
+
 pub(crate) async fn coordinator(args: CoordinatorArgs) -> Result<Exit, Failure> {
     let (nats_url, credentials) = args.broker.split();
     let CoordinatorArgs { listen, durability, redis_url, redis_ca, observe, tls, hooks, .. } = args;
-    let (auth, pools, open_to_all) = (args.auth, args.pools, args.open_to_all);
+    let (auth, pools, open_to_all, attached_only) = (args.auth, args.pools, args.open_to_all, args.attached_only);
     let erase_after = Duration::from_secs(args.erase_after);
     let hooks = read_hooks(hooks.as_deref())?;
     let webhooks = read_webhooks(args.webhooks.as_deref())?;
@@ -246,7 +262,8 @@ pub(crate) async fn coordinator(args: CoordinatorArgs) -> Result<Exit, Failure> 
     let admin = observe.admin_listen;
     let (host_names, connections_max) =
         (observe.host_names.clone(), usize::try_from(args.connections_max).unwrap_or(usize::MAX));
-    let api = ApiOptions { tls: tls.files(), callers: auth, pools, open_to_all, host_names, connections_max };
+    let (tls, callers) = (tls.files(), auth);
+    let api = ApiOptions { tls, callers, pools, open_to_all, attached_only, host_names, connections_max };
     let options = coordinator::Options { nats_url, credentials, listen, log, bucket, redis_url, redis_ca, api, admin };
     let mut interrupts = Interrupts::listen()?;
     let stop = CancellationToken::new();
@@ -286,11 +303,11 @@ pub(crate) async fn worker(args: WorkerArgs) -> Result<Exit, Failure> {
         }
         None => worker::Table::new(),
     };
-    let watching = read_hooks(hooks.as_deref())?;
-    let has_programs = origins.has_programs();
+    let (watching, has_programs) = (read_hooks(hooks.as_deref())?, origins.has_programs());
     let table = together.host_agents(origins.host(table, &sandbox, workspaces.as_ref()).await?)?;
     // With servers, the tools are chosen when those of the servers are known.
     let table = if has_servers { table } else { table.only(&enable)?.without(&disable)? };
+    let table = intercepted(table, args.interceptors.as_deref())?;
     let uses_machine = table.manifests().any(|manifest| manifest.effects.uses_machine);
     let starts_programs = uses_machine || has_programs || has_servers;
     let told = starts_programs.then(|| sandboxing::told(&sandbox, workspaces.as_ref()));

@@ -5,6 +5,7 @@ mod admission;
 mod api;
 mod auth;
 mod fleet;
+mod hook_notices;
 mod index;
 mod metrics;
 mod monitor;
@@ -92,6 +93,8 @@ pub struct ApiOptions {
     pub pools: Option<PathBuf>,
     /// Allows an address that other machines can reach, although callers are not authenticated.
     pub open_to_all: bool,
+    /// Calls may name only tools that their run attached, also if it attached none.
+    pub attached_only: bool,
     /// The host names under which HTTP is served, beside addresses and `localhost`; see [`Hosts`].
     pub host_names: Vec<String>,
     /// Connections at once, bounded by the process's limit of open files; a single address may have half of them.
@@ -101,7 +104,8 @@ pub struct ApiOptions {
 impl Default for ApiOptions {
     fn default() -> Self {
         let (tls, callers, pools, host_names) = Default::default();
-        Self { tls, callers, pools, open_to_all: false, host_names, connections_max: CONNECTIONS_MAX }
+        let (open_to_all, attached_only, connections_max) = (false, false, CONNECTIONS_MAX);
+        Self { tls, callers, pools, open_to_all, attached_only, host_names, connections_max }
     }
 }
 
@@ -211,6 +215,7 @@ pub struct Coordinator {
     callers: Option<(auth::callers::Callers, auth::callers::CallersReload)>,
     pools: Option<(watch_channel::Receiver<Arc<fleet::pools::PoolRules>>, fleet::pools::PoolsReload)>,
     erase_after: Duration,
+    attached_only: bool,
     log: LogOptions,
     notices: Option<api::Notices>,
     /// Those of the API and of the admin port.
@@ -245,6 +250,7 @@ impl Coordinator {
         let hooks = hooks::Hooks::default();
         let (erase_after, log, notices) = (ERASE_AFTER, options.log, None);
         let connections_max = api::affordable(options.api.connections_max);
+        let attached_only = options.api.attached_only;
         Ok(Self {
             listener,
             address,
@@ -257,6 +263,7 @@ impl Coordinator {
             pools,
             hooks,
             erase_after,
+            attached_only,
             log,
             notices,
             hosts,
@@ -264,13 +271,14 @@ impl Coordinator {
         })
     }
 
-    /// Runs these hooks before calls are accepted, and notifies them of calls that are not executed.
+    /// Runs these hooks before calls are accepted and on answers of clients, and notifies them of ends that no worker
+    /// reports.
     #[must_use]
     pub fn with_hooks(mut self, hooks: hooks::Hooks) -> Self {
-        let elsewhere = hooks.asked_elsewhere(&[hooks::HookPoint::PreToolUse, hooks::HookPoint::ToolSkip]);
-        if !elsewhere.is_empty() {
+        let by_workers = hooks.about_executions();
+        if !by_workers.is_empty() {
             tracing::info!(
-                hooks = elsewhere.join(", "),
+                hooks = by_workers.join(", "),
                 "some hooks are called by workers: each worker needs the \
                 hooks file too"
             );

@@ -7,6 +7,7 @@ pub(crate) mod tenants;
 
 use std::collections::HashMap;
 use std::sync::LazyLock;
+use std::time::Duration;
 
 use opentelemetry_semantic_conventions::metric::RPC_SERVER_CALL_DURATION;
 use proto::Reason;
@@ -106,8 +107,9 @@ static REPEATED: Family<Counter> = Family::new(
 .exported_as("toolyard.requests.repeated", "{request}");
 static FLOOR_WAIT: Family<Histogram> = Family::new(
     "toolyard_floor_wait_seconds",
-    "How long a call's first output waited for the floor, for each reader.",
-    &[],
+    "How long a call's first output waited for the floor, for each reader. A call that no pool executes counts as \
+    other.",
+    &["tool"],
 )
 .exported_as("toolyard.floor.wait.duration", "s");
 static CLIENT_CALLS: Family<Gauge> =
@@ -224,6 +226,13 @@ static REFUSALS: Family<Counter> = Family::new(
 )
 .exported_as("toolyard.refusals", "{refusal}");
 
+/// Records how long the first output of a call waited for the floor. Pools execute only advertised tools, so the labels
+/// are bounded.
+pub(crate) fn floor_wait(call: Option<&Call>, waited: Duration) {
+    let spec = call.map(|call| call.spec()).filter(|spec| matches!(spec.route, Route::Pool { .. }));
+    FLOOR_WAIT.with(&[spec.map_or(OTHER, |spec| spec.tool.as_str())]).record(waited);
+}
+
 /// Counts an error by its reason.
 pub(crate) fn refused(reason: Reason) {
     REFUSALS.with(&[reason.code()]).add(1);
@@ -281,7 +290,6 @@ const METRICS: [Metric; 45] = [
 #[derive(Debug)]
 pub(crate) struct Counts {
     pub(crate) repeated: Counter,
-    pub(crate) floor_wait: Histogram,
     pub(crate) client_calls: Gauge,
     pub(crate) approvals: Gauge,
     pub(crate) runs_open: Gauge,
@@ -304,9 +312,9 @@ pub(crate) static COUNTS: LazyLock<Counts> = LazyLock::new(|| {
     publish(&METRICS);
     publish(&schedules::METRICS);
     publish(&tenants::METRICS);
+    publish(&hooks::METRICS);
     Counts {
         repeated: REPEATED.with(&[]),
-        floor_wait: FLOOR_WAIT.with(&[]),
         client_calls: CLIENT_CALLS.with(&[]),
         approvals: APPROVALS.with(&[]),
         runs_open: RUNS_OPEN.with(&[]),
@@ -476,7 +484,7 @@ mod tests {
     fn the_reference_of_metrics_is_current() {
         telemetry::metrics::check_reference(
             "coordinator",
-            &[&METRICS[..], &schedules::METRICS, &tenants::METRICS].concat(),
+            &[&METRICS[..], &schedules::METRICS, &tenants::METRICS, &hooks::METRICS].concat(),
         );
     }
 }

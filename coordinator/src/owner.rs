@@ -52,6 +52,7 @@ use self::watcher::Watcher;
 use crate::auth::callers::Callers;
 use crate::fleet::paused::Paused;
 use crate::fleet::registry::Registry;
+use crate::hook_notices::HookNotices;
 use crate::index::projector::Projector;
 use crate::metrics::Ends;
 use crate::nats::feed::{Batch, Fed, Feeds};
@@ -139,6 +140,7 @@ pub(crate) struct Io {
     pub(crate) webhooks: Webhooks,
     /// The queue of webhooks, if there are webhooks.
     pub(crate) letters: Option<Queue>,
+    pub(crate) hook_notices: HookNotices,
     pub(crate) objects: Objects,
     pub(crate) log: Log,
 }
@@ -400,6 +402,7 @@ impl OwnerTask {
         }
         if leads {
             count_ends(&mut self.ends, run, entry, &self.heard, &self.io.registry);
+            notify_hooks(&self.io.hook_notices, run, entry, &self.heard);
         }
         let is_final = run.status().is_final();
         let matters = self.heard.iter().any(|heard| !matches!(heard, Fact::Output { .. }));
@@ -483,6 +486,17 @@ fn count_ends(ends: &mut Ends, run: &Run, entry: &Entry, heard: &[Fact], registr
             if telemetry::trace::is_on() {
                 trace::call_ended(run, call, entry.at);
             }
+        }
+    }
+}
+
+/// Notifies hooks of calls that ended with an entry.
+fn notify_hooks(notices: &HookNotices, run: &Run, entry: &Entry, heard: &[Fact]) {
+    for heard in heard {
+        if let Fact::CallEnded { call } = heard
+            && let Some(call) = run.call(*call)
+        {
+            notices.ended(run, call, entry);
         }
     }
 }

@@ -13,7 +13,7 @@ use run::{Entry, Fact, FloorPolicy, OutputEvent, OutputKind, Route, Run, RunId, 
 use tokio::time::Instant;
 
 use crate::auth::callers::Reading;
-use crate::metrics::COUNTS;
+use crate::metrics;
 use crate::nats::journal::{Journal, PAGE_ENTRIES, Page, ReadError, RunPages, WATCHED_PAGE_BYTES};
 use crate::owner::{Before, Live, OVERDUE, OwnerHandle, Standing, Stopped};
 
@@ -209,8 +209,10 @@ impl Reader {
         self.run.apply(&entry, &mut self.heard);
         let mut spoken = Vec::new();
         self.sequencer.observe(entry.at, &self.heard, &mut spoken);
-        for speaks in spoken.iter().filter(|spoken| matches!(spoken.what, OutputKind::Speaks { .. })) {
-            COUNTS.floor_wait.record(entry.at.since(speaks.at));
+        for speaks in &spoken {
+            if let OutputKind::Speaks { call } = speaks.what {
+                metrics::floor_wait(self.run.call(call), entry.at.since(speaks.at));
+            }
         }
         let of_this = |span: &Span| span.position.sequence == entry.sequence;
         let heard =

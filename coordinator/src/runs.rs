@@ -1,6 +1,7 @@
 //! Commands of clients on runs. Each reads the run, decides, and appends; on a conflict it starts over.
 
 mod admission;
+mod answer_hooks;
 mod answer_token;
 pub(crate) mod approved;
 mod asking;
@@ -22,7 +23,7 @@ use std::ops::Deref;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use ::hooks::{HookRequest, Hooks};
+use ::hooks::Hooks;
 use ::objects::Objects;
 use formats::tools::Format;
 use proto::names;
@@ -31,7 +32,7 @@ use run::{
     Answer, CallId, Command, Decision, Event, Fields, FloorPolicy, RequestId, Rules, Run, RunId, Shard, TenantId,
     ToolName, limit,
 };
-use tokio::sync::{mpsc, watch};
+use tokio::sync::watch;
 use uuid::Builder;
 
 use self::approved::Approved;
@@ -43,6 +44,7 @@ use crate::admission::custom::CustomTools;
 use crate::admission::error::RequestError;
 use crate::auth::callers::{Caller, Callers, Reading, Role};
 use crate::fleet::registry::Registry;
+use crate::hook_notices::HookNotices;
 use crate::nats::journal::{AppendError, Journal};
 use crate::nats::pauses::Pauses;
 use crate::nats::requests::Requests;
@@ -72,14 +74,15 @@ pub(crate) struct Parts {
     pub(crate) registry: watch::Receiver<Arc<Registry>>,
     pub(crate) owned: watch::Receiver<Owned>,
     pub(crate) hooks: Hooks,
-    /// Queue of the notifications to hooks of calls that are not executed.
-    pub(crate) skips: mpsc::Sender<HookRequest>,
+    pub(crate) hook_notices: HookNotices,
     pub(crate) callers: Callers,
     pub(crate) quotas: Quotas,
     pub(crate) pauses: Pauses,
     pub(crate) signals: Signals,
     /// How long after its end a run with `store: false` can be read.
     pub(crate) erase_after: Duration,
+    /// Calls may name only tools that their run attached.
+    pub(crate) attached_only: bool,
 }
 
 /// Commands on runs in the name of a caller. Cheap to clone.
@@ -161,20 +164,32 @@ impl Runs {
         Self { parts: Arc::clone(&self.parts), caller, about_to_open, form: None }
     }
 
+    /// Whether runs of this tenant may call attached tools only.
+    pub(crate) fn attaches_only(&self, tenant: Option<&TenantId>) -> bool {
+        self.attached_only || self.callers.tools_of(tenant).is_some_and(|tools| tools.attached_only)
+    }
+
     /// The scope in which the calls of a new run are accepted.
     pub(crate) fn scope_of<'here>(&'here self, new: &'here NewRun, registry: &'here Registry) -> Scope<'here> {
-        let now = ::nats::now();
+        let (now, tenant) = (::nats::now(), self.callers.tools_of(new.tenant.as_ref()));
         Scope {
             first: 0,
-            offer: Offer { custom: &new.custom, attached: &new.tools, registry, tenant: new.tenant.as_ref() },
+            offer: Offer {
+                custom: &new.custom,
+                attached: &new.tools,
+                attached_only: self.attaches_only(new.tenant.as_ref()),
+                registry,
+                tenant: new.tenant.as_ref(),
+            },
             client_only: new.client_only,
             run_deadline: now.after(new.timeout.unwrap_or(limit::RUN_LIFE_MAX)),
             now,
-            confirm: &self.hooks.confirm,
-            rules: new.rules,
+            hooks: &self.hooks,
+            earlier: None,
+            rules: &new.rules,
             context: &new.context,
             caller: &self.caller,
-            tenant: self.callers.tools_of(new.tenant.as_ref()),
+            tenant,
             form: self.form,
         }
     }
@@ -186,17 +201,25 @@ impl Runs {
         custom: &'here CustomTools,
         registry: &'here Registry,
     ) -> Scope<'here> {
+        let tenant = self.callers.tools_of(run.tenant());
         Scope {
             first: run.requested_calls().count(),
-            offer: Offer { custom, attached: run.tools(), registry, tenant: run.tenant() },
+            offer: Offer {
+                custom,
+                attached: run.tools(),
+                attached_only: self.attaches_only(run.tenant()),
+                registry,
+                tenant: run.tenant(),
+            },
             client_only: run.is_client_only(),
             run_deadline: run.deadline(),
             now: ::nats::now(),
-            confirm: &self.hooks.confirm,
+            hooks: &self.hooks,
+            earlier: Some(run),
             rules: run.rules(),
             context: run.context(),
             caller: &self.caller,
-            tenant: self.callers.tools_of(run.tenant()),
+            tenant,
             form: self.form,
         }
     }
@@ -379,6 +402,7 @@ impl Runs {
     ) -> Result<Arc<Run>, RequestError> {
         let work = async {
             self.caller.may_answer(id, answers)?;
+            let answers = &*Box::pin(self.ask_about_answers(id, answers)).await?;
             let permit = if questions::is_quick(answers) { None } else { Some(Permit::acquire().await) };
             let command = |run: &Run| {
                 let check = || questions::checked(run, answers);

@@ -16,6 +16,7 @@ use crate::auth::callers::{Callers, CallersReload};
 use crate::auth::tls::{CertificateReload, Current};
 use crate::fleet::pools::{PoolRules, PoolsReload};
 use crate::fleet::registry::Registry;
+use crate::hook_notices::{self, HookNotices};
 use crate::index::Index;
 use crate::index::projector::Projector;
 use crate::nats::Broker;
@@ -107,6 +108,7 @@ struct Shared {
     index: Index,
     callers: Callers,
     notices: Option<api::Notices>,
+    hook_notices: HookNotices,
     journal: Journal,
     log: Log,
     requests: Requests,
@@ -151,6 +153,7 @@ impl Shared {
             paused: self.pauses.current.clone(),
             webhooks: webhooks.unwrap_or_default(),
             letters,
+            hook_notices: self.hook_notices.clone(),
             objects: self.objects.clone(),
             log: self.log.clone(),
         }
@@ -182,9 +185,12 @@ impl Shared {
     }
 
     /// The commands and readers of runs, for the API.
-    fn runs(&self, handle: OwnerHandle, hooks: ::hooks::Hooks, erase_after: Duration, tasks: &mut Tasks) -> runs::Runs {
-        let (skips, skipped) = mpsc::channel(runs::hooks::SKIPS_MAX);
-        tasks.spawn(|end| runs::hooks::tell_skips(hooks.clone(), skipped, end));
+    fn runs(
+        &self,
+        handle: OwnerHandle,
+        hooks: ::hooks::Hooks,
+        (erase_after, attached_only): (Duration, bool),
+    ) -> runs::Runs {
         runs::Runs::new(runs::Parts {
             journal: self.journal.clone(),
             objects: self.objects.clone(),
@@ -193,12 +199,13 @@ impl Shared {
             registry: self.registry.clone(),
             owned: self.owned.clone(),
             hooks,
-            skips,
+            hook_notices: self.hook_notices.clone(),
             callers: self.callers.clone(),
             quotas: self.quotas.clone(),
             pauses: self.pauses.clone(),
             signals: self.signals.clone(),
             erase_after,
+            attached_only,
         })
     }
 
@@ -267,6 +274,8 @@ impl Coordinator {
         let quotas = Quotas::new(callers.clone(), owned.clone(), (redis.is_some(), log_options.bytes_max));
         tasks.spawn(|end| quotas.clone().keep(redis, end));
         let journal = Journal::new(&broker);
+        let (hook_notices, waiting) = hook_notices::new(self.hooks.clone(), registry.clone());
+        tasks.spawn(|end| hook_notices::deliver(self.hooks.clone(), waiting, end));
         let shared = Shared {
             log: Log::new(&broker, journal.clone()),
             requests: Requests::new(&broker),
@@ -276,6 +285,7 @@ impl Coordinator {
             index,
             callers,
             notices,
+            hook_notices,
             journal,
             quotas,
             pauses,
@@ -298,7 +308,7 @@ impl Coordinator {
         let leave = CancellationToken::new();
         let mut holding = JoinSet::new();
         holding.spawn(membership.hold(written, leave.clone()));
-        let runs = shared.runs(handle, self.hooks, self.erase_after, &mut tasks);
+        let runs = shared.runs(handle, self.hooks, (self.erase_after, self.attached_only));
         let (api, uploads) = shared.api(runs, files.tls.is_some(), &mut tasks);
         let (listener, tls, connections_max) = (self.listener, files.tls, self.connections_max);
         let requests = api::serve(api::Port { listener, tls, connections_max, hosts }, api, served, || {

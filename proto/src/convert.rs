@@ -136,7 +136,7 @@ fn progress_in(wire: v1::Progress) -> Progress {
 }
 
 /// The kinds of errors, for both directions.
-const ERROR_KINDS: [(ErrorKind, v1::CallErrorKind); 21] = [
+const ERROR_KINDS: [(ErrorKind, v1::CallErrorKind); 22] = [
     (ErrorKind::UnknownTool, v1::CallErrorKind::UnknownTool),
     (ErrorKind::ArgumentsInvalid, v1::CallErrorKind::ArgumentsInvalid),
     (ErrorKind::ToolFailed, v1::CallErrorKind::ToolFailed),
@@ -156,6 +156,7 @@ const ERROR_KINDS: [(ErrorKind, v1::CallErrorKind); 21] = [
     (ErrorKind::RateLimited, v1::CallErrorKind::RateLimited),
     (ErrorKind::Denied, v1::CallErrorKind::Denied),
     (ErrorKind::HookFailed, v1::CallErrorKind::HookFailed),
+    (ErrorKind::HookRequired, v1::CallErrorKind::HookRequired),
     (ErrorKind::LimitExceeded, v1::CallErrorKind::LimitExceeded),
     (ErrorKind::NotPermitted, v1::CallErrorKind::NotPermitted),
 ];
@@ -262,20 +263,24 @@ pub fn concurrency(wire: v1::ToolConcurrency) -> Option<Concurrency> {
 }
 
 /// `None` if all rules have their defaults.
-pub(crate) fn rules_out(rules: Rules) -> Option<v1::RunRules> {
-    let Rules { confirm, running_max, calls_max, fails_with_call } = rules;
-    let error_policy = if fails_with_call { v1::ErrorPolicy::FailRun } else { v1::ErrorPolicy::Unspecified };
+pub(crate) fn rules_out(rules: &Rules) -> Option<v1::RunRules> {
+    let Rules { confirm, running_max, calls_max, calls_max_of_tool, .. } = *rules;
+    let error_policy = if rules.fails_with_call { v1::ErrorPolicy::FailRun } else { v1::ErrorPolicy::Unspecified };
     let most = |max: Option<u16>| max.map_or(0, u32::from);
     let confirmation = match confirm {
         None => v1::Confirmation::Unspecified,
         Some(true) => v1::Confirmation::Ask,
         Some(false) => v1::Confirmation::None,
     };
-    (rules != Rules::default()).then(|| v1::RunRules {
+    let of_tools = rules.calls_max_of.iter().map(|(tool, max)| (tool.to_string(), most(*max)));
+    (*rules != Rules::default()).then(|| v1::RunRules {
         confirmation: confirmation.into(),
         running_max: most(running_max),
         calls_max: most(calls_max),
         error_policy: error_policy.into(),
+        calls_max_of_tool: most(calls_max_of_tool),
+        calls_max_of: of_tools.collect(),
+        output_bytes_max: rules.output_bytes_max.unwrap_or(0),
     })
 }
 
@@ -293,7 +298,16 @@ pub fn rules(wire: Option<v1::RunRules>) -> Rules {
         v1::ErrorPolicy::Unspecified | v1::ErrorPolicy::ToModel => false,
         v1::ErrorPolicy::FailRun => true,
     };
-    Rules { confirm, running_max: most(wire.running_max), calls_max: most(wire.calls_max), fails_with_call }
+    let of_tools = wire.calls_max_of.iter().filter_map(|(tool, max)| Some((tool.parse().ok()?, most(*max))));
+    Rules {
+        confirm,
+        running_max: most(wire.running_max),
+        calls_max: most(wire.calls_max),
+        fails_with_call,
+        calls_max_of_tool: most(wire.calls_max_of_tool),
+        calls_max_of: of_tools.collect(),
+        output_bytes_max: (wire.output_bytes_max > 0).then_some(wire.output_bytes_max),
+    }
 }
 
 pub(crate) fn approval_default_out(default: DefaultDecision) -> v1::ApprovalDefault {

@@ -38,10 +38,16 @@ fn asked(answers: Vec<Result<Vec<Content>, CallError>>) -> Vec<PastCall> {
     let mut events: Vec<Event> = answered.collect();
     events.reverse();
     run.apply(
-        &Entry { sequence: 1, at: Timestamp(1), not_after: None, events: vec![Event::RunOpened(opened)] },
+        &Entry {
+            sequence: 1,
+            at: Timestamp(1),
+            not_after: None,
+            hooked: false,
+            events: vec![Event::RunOpened(opened)],
+        },
         &mut Vec::new(),
     );
-    run.apply(&Entry { sequence: 2, at: Timestamp(2), not_after: None, events }, &mut Vec::new());
+    run.apply(&Entry { sequence: 2, at: Timestamp(2), not_after: None, hooked: false, events }, &mut Vec::new());
     let id: CallId = "wants".parse().expect("an id");
     let job = job(&run, run.find(&id).expect("it is there")).spec;
     assert_eq!(job.context.get("user"), Some("\"ada\""));
@@ -113,7 +119,13 @@ fn a_call_that_asks_for_no_history_is_stored_as_it_is() {
     let opened = RunOpened { deadline: Timestamp(9_000), calls: calls.clone(), ..RunOpened::default() };
     let mut run = Run::new("run_0b_0193a7b4c2d07e3f8a1b2c3d4e5f6071".parse().expect("a run"));
     run.apply(
-        &Entry { sequence: 1, at: Timestamp(1), not_after: None, events: vec![Event::RunOpened(opened)] },
+        &Entry {
+            sequence: 1,
+            at: Timestamp(1),
+            not_after: None,
+            hooked: false,
+            events: vec![Event::RunOpened(opened)],
+        },
         &mut Vec::new(),
     );
     assert!(Arc::ptr_eq(&job(&run, &run.calls()[0]).spec, &calls[0]));

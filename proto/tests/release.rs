@@ -68,6 +68,7 @@ fn spec() -> CallSpec {
         context: Fields::default(),
         files: Vec::new(),
         asked_by: None,
+        required_hooks: Vec::new(),
     }
 }
 
@@ -123,7 +124,13 @@ fn opened() -> RunOpened {
         caller: Some("shop/ada".parse().expect("a caller")),
         roles: Roles::default(),
         tools: vec!["bash".parse().expect("a tool")],
-        rules: Rules { confirm: Some(false), running_max: Some(3), calls_max: Some(7), fails_with_call: true },
+        rules: Rules {
+            confirm: Some(false),
+            running_max: Some(3),
+            calls_max: Some(7),
+            fails_with_call: true,
+            ..Rules::default()
+        },
         context: Fields::default(),
         erasure: None,
     }
@@ -144,6 +151,12 @@ fn delays() -> Vec<(&'static str, Vec<Event>)> {
         ("delayed call appended", vec![Event::CallsAppended { calls: vec![Arc::new(delayed)] }]),
         ("delay of a call ended", vec![Event::CallDelayEnded { call: CallIndex(1) }]),
     ]
+}
+
+/// An entry about a call that requires hooks, and its name.
+fn with_hooks() -> (&'static str, Vec<Event>) {
+    let spec = CallSpec { required_hooks: vec!["redact".to_owned(), "scan".to_owned()], ..spec() };
+    ("calls with required hooks appended", vec![Event::CallsAppended { calls: vec![Arc::new(spec)] }])
 }
 
 /// Entries of the log that name who asked, by name.
@@ -225,7 +238,7 @@ fn entries() -> Vec<(&'static str, Vec<Event>)> {
         ("attempt returned", vec![ended(AttemptOutcome::Returned)]),
         ("attempt overran its call", vec![ended(AttemptOutcome::Expired)]),
     ];
-    [entries, delays()].concat()
+    [entries, delays(), vec![with_hooks()]].concat()
 }
 
 fn manifest() -> Manifest {

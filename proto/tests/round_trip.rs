@@ -179,6 +179,7 @@ fn spec() -> impl Strategy<Value = Arc<CallSpec>> {
                 concurrency,
                 approval,
                 context,
+                required_hooks: if fails { vec![id.clone()] } else { Vec::new() },
                 files,
                 asked_by,
             })
@@ -213,6 +214,19 @@ fn attempt() -> impl Strategy<Value = AttemptId> {
     })
 }
 
+fn rules([is_named, fail_fast, open, client_only]: [bool; 4]) -> run::Rules {
+    let of_tool = ("bash".parse().expect("a tool"), open.then_some(2));
+    run::Rules {
+        confirm: is_named.then_some(fail_fast),
+        running_max: open.then_some(3),
+        calls_max: client_only.then_some(7),
+        fails_with_call: fail_fast,
+        calls_max_of_tool: open.then_some(40),
+        calls_max_of: is_named.then_some(of_tool).into_iter().collect(),
+        output_bytes_max: fail_fast.then_some(1_000_000),
+    }
+}
+
 fn by_coordinators() -> impl Strategy<Value = Vec<Event>> {
     let specs = || prop::collection::vec(spec(), 0..4);
     let call = CallIndex(3);
@@ -234,12 +248,7 @@ fn by_coordinators() -> impl Strategy<Value = Vec<Event>> {
                 fail_fast,
                 client_only,
                 tenant: is_named.then(|| "team-1".parse().expect("a tenant")),
-                rules: run::Rules {
-                    confirm: is_named.then_some(fail_fast),
-                    running_max: open.then_some(3),
-                    calls_max: client_only.then_some(7),
-                    fails_with_call: fail_fast,
-                },
+                rules: rules([is_named, fail_fast, open, client_only]),
                 erasure: fail_fast.then(|| run::Erasure {
                     after: Duration::from_millis(deadline % 100_000 + 1),
                     request: is_named.then_some([7; 32]),

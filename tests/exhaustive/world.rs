@@ -272,7 +272,7 @@ impl World {
             return false;
         }
         let sequence = self.log.len() as u64 + 1;
-        let entry = Arc::new(Entry { sequence, at: self.now, not_after, events });
+        let entry = Arc::new(Entry { sequence, at: self.now, not_after, hooked: false, events });
         if matches!(kind, SubjectKind::Job { .. }) {
             let (published, state) = (self.now, JobState::Waiting { not_before: self.now });
             self.jobs.push(QueuedJob { sequence, published, is_late: entry.is_late(), delivered: 0, state });

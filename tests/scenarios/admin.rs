@@ -134,7 +134,8 @@ async fn what_happens_to_calls_is_counted_where_it_happens() {
             && of("ask_user", "completed", "") == Some(1.0)
             && of("other", "failed", "") == Some(1.0)
             && value(text, "toolyard_jobs_handed_back_total{pool=\"main\"}").is_some_and(|jobs| jobs >= 1.0)
-            && value(text, "toolyard_floor_wait_seconds_count").is_some_and(|calls| calls >= 4.0)
+            && value(text, "toolyard_floor_wait_seconds_count{tool=\"count\"}").is_some_and(|calls| calls >= 1.0)
+            && value(text, "toolyard_floor_wait_seconds_count{tool=\"echo\"}").is_some_and(|calls| calls >= 1.0)
     };
     door.until("/metrics", |_, text| ended(text)).await;
     let attempts = |text: &str| {

@@ -14,38 +14,42 @@ use tempfile::TempDir;
 use crate::{FIXTURE, check, count};
 
 /// A file of hooks, and the folder that it lies in.
-struct File {
+pub(crate) struct File {
     folder: TempDir,
     text: String,
 }
 
 impl File {
-    fn new() -> Self {
+    pub(crate) fn new() -> Self {
         Self { folder: tempfile::tempdir().expect("a folder"), text: String::new() }
     }
 
-    fn path(&self, name: &str) -> PathBuf {
+    pub(crate) fn path(&self, name: &str) -> PathBuf {
         self.folder.path().join(name)
     }
 
     /// With a hook that runs a shell script.
-    fn hook(mut self, name: &str, on: &str, tools: &str, script: &str) -> Self {
+    pub(crate) fn hook(mut self, name: &str, on: &str, tools: &str, script: &str) -> Self {
         let command = json!(["sh", "-c", script]);
         writeln!(self.text, "[[hook]]\nname = \"{name}\"\non = [\"{on}\"]\ntools = [\"{tools}\"]\ncommand = {command}")
             .expect("a text takes it");
         self
     }
 
-    fn line(mut self, line: &str) -> Self {
+    pub(crate) fn line(mut self, line: &str) -> Self {
         writeln!(self.text, "{line}").expect("a text takes it");
         self
     }
 
     /// Coordinators and workers that ask these hooks.
-    async fn yard(&self) -> Yard {
+    pub(crate) async fn yard(&self) -> Yard {
+        Yard::start_with(self.fixture()).await
+    }
+
+    pub(crate) fn fixture(&self) -> Fixture {
         let path = self.path("hooks.toml");
         std::fs::write(&path, &self.text).expect("it can be written");
-        Yard::start_with(Fixture::new(FIXTURE).with("TOOLYARD_HOOKS", path.display())).await
+        Fixture::new(FIXTURE).with("TOOLYARD_HOOKS", path.display())
     }
 }
 
@@ -62,7 +66,7 @@ fn replacing(this: &str, by: &str) -> String {
     format!(r#"sed 's/{this}/{by}/; s/.*"arguments":\(.*\)}}$/{{"decision":"modify","arguments":\1}}/'"#)
 }
 
-fn error(outcome: &v1::CallOutcome) -> (CallErrorKind, String) {
+pub(crate) fn error(outcome: &v1::CallOutcome) -> (CallErrorKind, String) {
     let error = outcome.error.clone().unwrap_or_else(|| panic!("it has no error: {outcome:?}"));
     (error.kind(), error.message)
 }
@@ -244,7 +248,7 @@ async fn a_hook_that_fails_after_an_execution_withholds_what_it_gave_and_says_no
 }
 
 /// The bytes of all that any stream of the broker holds.
-async fn everything_stored(yard: &Yard) -> Vec<u8> {
+pub(crate) async fn everything_stored(yard: &Yard) -> Vec<u8> {
     let client = async_nats::connect(yard.broker.url()).await.expect("the broker is there");
     let context = async_nats::jetstream::new(client);
     let mut bytes = Vec::new();
@@ -340,4 +344,29 @@ async fn approve_with(run: &Run, arguments: &serde_json::Value) -> Result<(), to
     let decisions = vec![v1::CallDecision { call_id: "a".to_owned(), decision: Some(decision) }];
     let request = v1::DecideCallsRequest { run_id: run.id.clone(), decisions };
     run.client.runs.clone().decide_calls(request).await.map(|_| ())
+}
+
+#[tokio::test]
+async fn resolvers_and_hooks_stand_around_a_call_in_the_order_of_the_file() {
+    let file = File::new();
+    let trace = file.path("trace");
+    let note = |name: &str, answer: &str| {
+        let event = r#"event=$(sed 's/.*"event":"\([a-z_]*\)".*/\1/')"#;
+        format!(r#"{event}; echo {name} $event >> {}; echo '{{"decision":{answer}}}'"#, trace.display())
+    };
+    let resolver = json!(["sh", "-c", note("r", r#""alias","tool":"echo""#)]);
+    let mut file = file.line("[[resolver]]\nname = \"r\"\ntools = [\"say\"]").line(&format!("command = {resolver}"));
+    for name in ["a", "b", "c"] {
+        let command = json!(["sh", "-c", note(name, r#""allow""#)]);
+        file = file
+            .line(&format!("[[hook]]\nname = \"{name}\"\non = [\"pre_tool_use\", \"post_tool_use\"]"))
+            .line(&format!("command = {command}"));
+    }
+    let yard = file.yard().await;
+    let _worker = yard.worker().await;
+    let events = yard.client.execute(vec![call("it", "say", json!({ "text": "hello" }))]).await.to_end().await;
+    assert_eq!(check::text(&check::outcomes(&events)["it"]), "hello, say", "the tool is told its name");
+    let expected = "r resolve_tool\na pre_tool_use\nb pre_tool_use\nc pre_tool_use\n\
+        a post_tool_use\nb post_tool_use\nc post_tool_use\n";
+    assert_eq!(std::fs::read_to_string(&trace).expect("they noted"), expected);
 }

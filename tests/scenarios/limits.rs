@@ -193,3 +193,69 @@ async fn places_are_counted_from_the_log_by_whoever_owns_the_calls() {
     assert_eq!(check::outcomes(&events)["third"].state(), CallState::Completed);
     assert_eq!(begun_at_once(&path), 2, "{}", std::fs::read_to_string(&path).expect("the tool writes"));
 }
+
+fn limit_error(outcome: &v1::CallOutcome) -> String {
+    let error = outcome.error.clone().expect("it is refused");
+    assert_eq!(error.kind(), CallErrorKind::LimitExceeded, "{error:?}");
+    error.message
+}
+
+/// An open run of these calls.
+async fn opened(yard: &Yard, rules: v1::RunRules, calls: Vec<v1::NewCall>) -> harness::Run {
+    let request =
+        v1::CreateRunRequest { calls, keep_open: true, rules: Some(rules), ..v1::CreateRunRequest::default() };
+    let created = yard.client.runs.clone().create_run(request).await.expect("it is accepted").into_inner();
+    harness::Run { client: yard.client.clone(), id: created.run.expect("the response has the run").run_id }
+}
+
+/// Adds the last calls of a run.
+async fn append(run: &harness::Run, calls: Vec<v1::NewCall>) {
+    let (runs, run_id) = (&run.client.runs, run.id.clone());
+    let request = v1::AppendCallsRequest { run_id: run_id.clone(), calls, ..v1::AppendCallsRequest::default() };
+    runs.clone().append_calls(request).await.expect("they are taken in");
+    runs.clone().close_run(v1::CloseRunRequest { run_id }).await.expect("it is open");
+}
+
+#[tokio::test]
+async fn calls_of_one_tool_beyond_its_limit_are_refused_and_other_tools_go_on() {
+    let yard = Yard::start(FIXTURE).await;
+    let _worker = yard.worker().await;
+    let rules = v1::RunRules {
+        calls_max_of_tool: 1,
+        calls_max_of: [("sleep".to_owned(), 2), ("echo".to_owned(), 0)].into(),
+        ..v1::RunRules::default()
+    };
+    let echo = |id: &str| call(id, "echo", json!({ "text": id }));
+    let calls = vec![count("a", 1, 0), count("b", 1, 0), sleep("c", 0), echo("d"), echo("e"), echo("f")];
+    let run = opened(&yard, rules.clone(), calls).await;
+    append(&run, vec![sleep("g", 0), sleep("h", 0), count("i", 1, 0)]).await;
+    let outcomes = check::outcomes(&run.watch(FloorPolicy::Arrival).await.to_end().await);
+    for id in ["a", "c", "d", "e", "f", "g"] {
+        assert_eq!(outcomes[id].state(), CallState::Completed, "{id}");
+    }
+    for (id, limit) in [("b", "1 calls of count"), ("h", "2 calls of sleep"), ("i", "1 calls of count")] {
+        assert!(limit_error(&outcomes[id]).contains(limit), "{id}");
+    }
+    let nameless = v1::RunRules { calls_max_of: [("no tool".to_owned(), 1)].into(), ..rules };
+    let request =
+        v1::CreateRunRequest { calls: vec![echo("x")], rules: Some(nameless), ..v1::CreateRunRequest::default() };
+    let refusal = yard.client.runs.clone().create_run(request).await.expect_err("a tool has no such name");
+    assert!(refusal.message().contains("rules.calls_max_of"), "{refusal}");
+}
+
+#[tokio::test]
+async fn a_call_whose_output_exceeds_the_bytes_of_its_run_is_stopped_and_results_from_before_are_kept() {
+    let yard = Yard::start(FIXTURE).await;
+    let _worker = yard.worker().await;
+    let rules = v1::RunRules { output_bytes_max: 500, ..v1::RunRules::default() };
+    let run = opened(&yard, rules, vec![call("small", "echo", json!({ "text": "kept" }))]).await;
+    let mut stream = run.watch(FloorPolicy::Interleaved).await;
+    stream.until(|event| matches!(event, Event::CallEnded(_))).await;
+    append(&run, vec![count("chatty", 10_000, 5), call("large", "makes", json!({ "bytes": 1000 }))]).await;
+    let outcomes = check::outcomes(&stream.to_end().await);
+    assert_eq!(check::text(&outcomes["small"]), "kept");
+    for id in ["chatty", "large"] {
+        assert!(limit_error(&outcomes[id]).contains("its limit of 500 bytes of output and results"), "{id}");
+        assert!(outcomes[id].result.is_empty(), "{id}");
+    }
+}

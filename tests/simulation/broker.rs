@@ -141,7 +141,7 @@ impl Broker {
             return None;
         }
         let sequence = self.log.len() as u64 + 1;
-        let entry = Arc::new(Entry { sequence, at: net.now, not_after, events });
+        let entry = Arc::new(Entry { sequence, at: net.now, not_after, hooked: false, events });
         let stored = Stored { run, place, entry, is_erased: false };
         net.promises.stored(&stored);
         self.last.insert((run, place), sequence);

@@ -267,6 +267,7 @@ fn spec(name: &str, life: Timestamp, net: &mut Net<'_>) -> CallSpec {
         context: run::Fields::default(),
         files: Vec::new(),
         asked_by: None,
+        required_hooks: Vec::new(),
     }
 }
 

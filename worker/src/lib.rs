@@ -8,6 +8,7 @@
 
 mod attempt;
 mod hooked;
+pub mod interceptors;
 mod metrics;
 mod nats;
 mod objects;

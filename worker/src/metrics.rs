@@ -111,6 +111,7 @@ pub(crate) struct OfTool {
 impl Counts {
     pub(crate) fn new(pool: &PoolId) -> Self {
         publish(&METRICS);
+        publish(&hooks::METRICS);
         let (id, pool) = (pool.clone(), pool.as_str());
         Self {
             pool: id,
@@ -214,6 +215,6 @@ mod tests {
 
     #[test]
     fn the_reference_of_metrics_is_current() {
-        telemetry::metrics::check_reference("worker", &METRICS);
+        telemetry::metrics::check_reference("worker", &[&METRICS[..], &hooks::METRICS].concat());
     }
 }

@@ -27,7 +27,7 @@ use nats::access::Party;
 use nats::clock::Clock;
 use proto::convert::worker::{Stop, encode_advertisement};
 use proto::names;
-use run::{AttemptId, RunId, ToolName, ToolSetId, WorkerId};
+use run::{AttemptId, CallSpec, RunId, ToolName, ToolSetId, WorkerId};
 use tokio::net::TcpListener;
 use tokio::runtime::Handle;
 use tokio::sync::{Notify, watch};
@@ -355,6 +355,22 @@ impl Core {
     /// The hooks for executions of a tool, if there are any.
     pub(crate) fn watched(&self, tool: &ToolName) -> Option<Watched> {
         Watched::of(&self.hooks, &self.table(), tool)
+    }
+
+    /// The first hook that a call requires and that does not run here.
+    pub(crate) fn lacking_hook<'a>(&self, spec: &'a CallSpec) -> Option<&'a String> {
+        if spec.required_hooks.is_empty() {
+            return None;
+        }
+        let table = self.table();
+        let own_name = table.own_name(&spec.tool);
+        let alias_of = (own_name != &spec.tool).then_some(own_name);
+        self.hooks.lacking(&spec.required_hooks, &spec.tool, alias_of)
+    }
+
+    /// Whether a call requires hooks, and all of them run here.
+    pub(crate) fn is_hooked(&self, spec: &CallSpec) -> bool {
+        !spec.required_hooks.is_empty() && self.lacking_hook(spec).is_none()
     }
 
     /// Whether jobs reach this worker, as far as it knows: a connection that looks alive is not enough.

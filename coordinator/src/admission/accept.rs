@@ -6,12 +6,12 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use formats::tools::{self, Format};
-use hooks::{Confirm, Confirmation};
+use hooks::{Confirmation, Hooks};
 use proto::history;
 use proto::names::CALLED_AS;
 use run::{
     Approval, CallError, CallId, CallIndex, CallSpec, Concurrency, DefaultDecision, ErrorKind, Fields, File, PoolId,
-    Route, Rules, TenantId, Timestamp, ToolName, Violation, WithoutWorker,
+    Route, Rules, Run, TenantId, Timestamp, ToolName, Violation, WithoutWorker,
 };
 use schema::steps::Steps;
 
@@ -76,8 +76,10 @@ pub(crate) struct AskedApproval {
 pub(crate) struct Offer<'a> {
     /// Tools that the request defines. They take precedence.
     pub(crate) custom: &'a CustomTools,
-    /// The tools that the run attached; empty for all listed tools.
+    /// The tools that the run attached; empty for all listed tools, unless `attached_only`.
     pub(crate) attached: &'a [ToolName],
+    /// A run that attached none may name none.
+    pub(crate) attached_only: bool,
     pub(crate) registry: &'a Registry,
     /// The run's tenant, whose pools and tools are offered.
     pub(crate) tenant: Option<&'a TenantId>,
@@ -91,7 +93,7 @@ impl<'a> Offer<'a> {
 
     /// The tool is unknown here and the run may name it, so resolvers may be queried.
     pub(crate) fn lacks(&self, tool: &ToolName) -> bool {
-        let is_open = self.attached.is_empty() || self.attached.contains(tool);
+        let is_open = self.takes_all() || self.attached.contains(tool);
         is_open && !self.custom.contains_key(tool) && self.registry.catalog.find(tool).is_none()
     }
 
@@ -132,8 +134,13 @@ impl<'a> Offer<'a> {
         }
     }
 
+    /// Whether the run may name every listed tool.
+    fn takes_all(&self) -> bool {
+        self.attached.is_empty() && !self.attached_only
+    }
+
     fn holds(&self, entry: &Entry) -> bool {
-        let is_open = if self.attached.is_empty() {
+        let is_open = if self.takes_all() {
             !entry.hosted.manifest.result_use.hidden
         } else {
             self.attached.contains(&entry.name)
@@ -151,9 +158,11 @@ pub(crate) struct Scope<'here> {
     pub(crate) client_only: bool,
     pub(crate) run_deadline: Timestamp,
     pub(crate) now: Timestamp,
-    /// The deployment's rules of approval, and the run's rules.
-    pub(crate) confirm: &'here Confirm,
-    pub(crate) rules: Rules,
+    /// The deployment's rules of approval and required hooks, and the run's rules.
+    pub(crate) hooks: &'here Hooks,
+    pub(crate) rules: &'here Rules,
+    /// The run to which the calls are added; `None` for a new run.
+    pub(crate) earlier: Option<&'here Run>,
     /// Context that the run gives to its calls.
     pub(crate) context: &'here Fields,
     pub(crate) caller: &'here Caller,
@@ -178,13 +187,15 @@ impl Scope<'_> {
 pub(crate) fn accept(calls: Vec<RequestedCall>, scope: &Scope<'_>) -> Vec<Arc<CallSpec>> {
     let mut steps = steps_for(&calls);
     let with_index = calls.into_iter().zip(scope.first..);
-    let accepted = with_index.map(|(mut call, index)| {
+    let with_forms = with_index.map(|(mut call, index)| {
         if scope.form.is_some() {
             fail_if_oversized(&mut call);
         }
-        Arc::new(accept_one(call, index, scope, &mut steps))
+        accept_one(call, index, scope, &mut steps)
     });
-    accepted.collect()
+    let mut specs: Vec<_> = with_forms.collect();
+    limits::refuse_beyond(&mut specs, scope.earlier, scope.rules);
+    specs.into_iter().map(Arc::new).collect()
 }
 
 /// The budget of steps that the checks of some calls share.
@@ -258,6 +269,7 @@ pub(crate) fn accept_one(mut call: RequestedCall, index: usize, scope: &Scope<'_
         result_use,
         context,
         files,
+        required_hooks: required_hooks(&tool, found.filter(|_| is_executed), scope),
         ..CallSpec::new(id.unwrap_or_else(|| made_id(index)), tool, arguments, route, deadline)
     }
 }
@@ -274,6 +286,11 @@ fn fail_if_oversized(call: &mut RequestedCall) {
         call.arguments = Bytes::from_static(b"{}");
         call.refusal = Some(CallError::new(ErrorKind::ArgumentsInvalid, message));
     }
+}
+
+/// The hooks that workers must run on a call that a pool executes.
+fn required_hooks(tool: &ToolName, found: Option<(&PoolId, &Entry)>, scope: &Scope<'_>) -> Vec<String> {
+    found.map(|(_, entry)| scope.hooks.required(tool, entry.alias_of.as_ref())).unwrap_or_default()
 }
 
 /// The deadlines of a call and of its start. Both count from the time before which the call does not begin.
@@ -366,7 +383,7 @@ fn confirmation(entry: &Entry, scope: &Scope<'_>) -> Confirmation {
     let manifest = &entry.hosted.manifest;
     match manifest.requires_confirmation {
         true => Confirmation::Required,
-        false => scope.confirm.of(manifest, entry.alias_of.as_ref(), scope.rules.confirm),
+        false => scope.hooks.confirm.of(manifest, entry.alias_of.as_ref(), scope.rules.confirm),
     }
 }
 
@@ -379,7 +396,7 @@ fn waived(tool: &ToolName, entry: &Entry, approval: Option<AskedApproval>, scope
     }
     let manifest = &entry.hosted.manifest;
     // The rule of the deployment if nobody waives it.
-    let wanted = scope.confirm.of(manifest, entry.alias_of.as_ref(), None);
+    let wanted = scope.hooks.confirm.of(manifest, entry.alias_of.as_ref(), None);
     if wanted != Confirmation::Wanted || manifest.requires_confirmation || scope.caller.must(Role::Approve).is_ok() {
         return None;
     }
@@ -478,7 +495,9 @@ fn unknown_tool(tool: &ToolName, unlisted: Option<&Unlisted>, scope: &Scope<'_>)
         (names, 0) => format!("available tools: {}", names.join(", ")),
         (names, more) => format!("available tools: {}, and {more} more", names.join(", ")),
     };
+    let is_closed = offer.attached.is_empty() && offer.attached_only;
     let why = match unlisted {
+        None if is_closed => ", because the run attached no tools and may name no other ones (`tools`)".to_owned(),
         Some(Unlisted::Unresolved(why)) => format!(" ({why})"),
         Some(Unlisted::Alias) => ", which is an alias of a tool that is not available".to_owned(),
         Some(Unlisted::Client) | None => String::new(),

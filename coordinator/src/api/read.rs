@@ -7,7 +7,7 @@ use proto::convert::fields::fields_in;
 use proto::convert::{self, api};
 use proto::{history, v1};
 use run::{
-    Answer, CallError, CallId, CommandError, Content, Decision, ErrorKind, Fields, RequestId, RunId, TenantId,
+    Answer, CallError, CallId, CommandError, Content, Decision, ErrorKind, Fields, RequestId, Rules, RunId, TenantId,
     Timestamp, ToolName, limit,
 };
 use schema::pattern::Budget;
@@ -88,7 +88,7 @@ pub(super) fn new_run(request: v1::CreateRunRequest, custom: CustomTools) -> Res
     let (tenant, request_id) = whose(&request.tenant, &request.request_id)?;
     let timeout = timeout(|| "timeout", run_timeout)?;
     let client_only = execute == Some(false);
-    let (tools, rules) = (attached(&request.tools)?, convert::rules(request.rules));
+    let (tools, rules) = (attached(&request.tools)?, rules(request.rules)?);
     let (calls, context) = (asked(calls)?, context(|| "context", None, &request.context)?);
     let (files, store) = (files(request.files)?, request.store.unwrap_or(true));
     let approved = approved(&request.approve, &calls)?;
@@ -168,6 +168,21 @@ fn attached(tools: &[String]) -> Result<Vec<ToolName>, RequestError> {
     }
     let names = tools.iter().enumerate();
     names.map(|(index, tool)| tool.parse().map_err(|error| malformed(format!("tools[{index}]"))(error))).collect()
+}
+
+/// The rules of a run, whose limits name tools.
+pub(super) fn rules(wire: Option<v1::RunRules>) -> Result<Rules, RequestError> {
+    if let Some(v1::RunRules { calls_max_of, .. }) = &wire {
+        let (count, max) = (calls_max_of.len(), limit::RUN_TOOLS_MAX);
+        if count > max {
+            return Err(malformed("rules.calls_max_of")(format!("names {count} tools; the limit is {max}")));
+        }
+        for tool in calls_max_of.keys() {
+            let parsed: Result<ToolName, _> = tool.parse();
+            parsed.map_err(malformed("rules.calls_max_of"))?;
+        }
+    }
+    Ok(convert::rules(wire))
 }
 
 /// The files of a request's calls. Names are checked here, so that no call has two files of one name.

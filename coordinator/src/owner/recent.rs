@@ -82,7 +82,7 @@ mod tests {
     }
 
     fn entry(sequence: u64, event: Event) -> Arc<Entry> {
-        Arc::new(Entry { sequence, at: Timestamp(1), not_after: None, events: vec![event] })
+        Arc::new(Entry { sequence, at: Timestamp(1), not_after: None, hooked: false, events: vec![event] })
     }
 
     fn opening(sequence: u64) -> Arc<Entry> {

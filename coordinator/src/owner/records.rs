@@ -112,7 +112,7 @@ mod tests {
         let opened = RunOpened { deadline: Timestamp(u64::MAX), calls: vec![Arc::new(spec)], ..RunOpened::default() };
         let events = std::iter::once(Event::RunOpened(opened)).chain(events.iter().cloned()).collect();
         let mut run = Run::new("run_0f_01980f3c2a5b7c3e8d4f5a6b7c8d9e0f".parse().expect("an id"));
-        run.apply(&Entry { sequence: 1, at: Timestamp(1), not_after: None, events }, &mut Vec::new());
+        run.apply(&Entry { sequence: 1, at: Timestamp(1), not_after: None, hooked: false, events }, &mut Vec::new());
         run
     }
 

@@ -41,7 +41,7 @@ impl Watched {
     }
 
     fn fed(&self, sequence: u64) {
-        self.feed.brings(Entry { sequence, at: Timestamp(0), not_after: None, events: events() });
+        self.feed.brings(Entry { sequence, at: Timestamp(0), not_after: None, hooked: false, events: events() });
     }
 
     async fn next(&mut self) -> u64 {
@@ -84,7 +84,7 @@ async fn a_new_runs_opening_is_told_of_once_it_is_heard_and_then_read_as_ever() 
     // The feed's position is not reported yet, and is not needed.
     let (feed, _standing) = by_hand.asked().await;
     assert_eq!(reader.opening().now_or_never(), None, "there is nothing yet");
-    feed.brings(Entry { sequence: 7, at: Timestamp(0), not_after: None, events: opened() });
+    feed.brings(Entry { sequence: 7, at: Timestamp(0), not_after: None, hooked: false, events: opened() });
     assert_eq!(reader.opening().now_or_never(), Some(7), "it is waited for once, so nothing is lost in between");
     assert!(reader.run().opened_at().is_none(), "no event was emitted yet");
     let said = tokio::time::timeout(PATIENCE, reader.next()).await.expect("it comes in time").expect("it can be read");
@@ -100,7 +100,7 @@ async fn an_entry_that_opens_nothing_does_not_pass_for_the_opening_and_what_stan
     let second = journal.append(run, &events(), None, first).await.expect("stored");
     let mut source = Source::new(journal, ledger, run, Behind::Unopened).await.expect("it is there");
     let feed = by_hand.joined().await;
-    feed.brings(Entry { sequence: second, at: Timestamp(0), not_after: None, events: events() });
+    feed.brings(Entry { sequence: second, at: Timestamp(0), not_after: None, hooked: false, events: events() });
     assert_eq!(tokio::time::timeout(PATIENCE, source.opening()).await, Ok(None));
     let read = [source.next().await, source.next().await].map(|entry| entry.expect("the log can be read").sequence);
     assert_eq!(read, [first, second]);
@@ -111,7 +111,7 @@ async fn what_the_ledger_knows_of_a_run_is_not_read_and_the_feed_goes_on_behind_
     let (_server, journal) = journal().await;
     let (ledger, mut by_hand) = ByHand::new();
     let run = fresh();
-    let entry = |sequence| Entry { sequence, at: Timestamp(0), not_after: None, events: events() };
+    let entry = |sequence| Entry { sequence, at: Timestamp(0), not_after: None, hooked: false, events: events() };
     let mut source = Source::new(journal, ledger, run, Behind::Unknown).await.expect("the ledger is there");
     let (feed, standing) = by_hand.asked().await;
     let before = Before::Entries(vec![Arc::new(entry(7)), Arc::new(entry(9))]);

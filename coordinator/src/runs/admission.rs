@@ -64,7 +64,8 @@ impl Runs {
         let is_quick = {
             let registry = self.registry.borrow();
             let tenant = new.tenant.as_ref();
-            let offer = Offer { custom: &new.custom, attached: &new.tools, registry: &registry, tenant };
+            let (custom, attached, attached_only) = (&new.custom, &*new.tools, self.attached_only);
+            let offer = Offer { custom, attached, attached_only, registry: &registry, tenant };
             new.calls.iter().all(|call| offer.is_quick(call))
         };
         if is_quick {

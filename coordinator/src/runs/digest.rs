@@ -24,12 +24,13 @@ pub(crate) fn digest(new: &NewRun) -> Digest {
     new.tools.iter().for_each(|tool| hash.text(tool.as_str()));
     // Default rules are left out of the hash, so that requests from before rules existed keep their digest.
     if new.rules != Rules::default() {
-        let Rules { confirm, running_max, calls_max, fails_with_call } = new.rules;
+        let Rules { confirm, running_max, calls_max, fails_with_call, .. } = new.rules;
         let numbers = [confirm.map(u16::from), running_max, calls_max];
         hash.text("rules");
         numbers.iter().for_each(|number| hash.number(number.map_or(u64::MAX, u64::from)));
         hash.number(u64::from(fails_with_call));
     }
+    hash_limits(&mut hash, &new.rules);
     if !new.store {
         hash.text("not stored");
     }
@@ -88,5 +89,23 @@ fn add_approved(hash: &mut Hash, approved: &Approved) {
             hash.text("approved");
             calls.iter().for_each(|call| hash.text(call.as_str()));
         }
+    }
+}
+
+/// Limits that are not set are left out of the hash, as default rules.
+fn hash_limits(hash: &mut Hash, rules: &Rules) {
+    let max = |max: Option<u16>| max.map_or(u64::MAX, u64::from);
+    if rules.calls_max_of_tool.is_some() || !rules.calls_max_of.is_empty() {
+        hash.text("calls of tools");
+        hash.number(max(rules.calls_max_of_tool));
+        hash.number(rules.calls_max_of.len() as u64);
+        for (tool, of_tool) in &rules.calls_max_of {
+            hash.text(tool.as_str());
+            hash.number(max(*of_tool));
+        }
+    }
+    if let Some(bytes) = rules.output_bytes_max {
+        hash.text("output bytes");
+        hash.number(bytes);
     }
 }

@@ -2,14 +2,11 @@
 
 use std::sync::Arc;
 
-use ::hooks::{CallStage, HookPoint, HookRequest, Hooks};
+use ::hooks::{CallStage, HookPoint, HookRequest};
 use futures::StreamExt as _;
 use futures::stream;
 use run::{CallError, CallSpec, Decider, Decision, ErrorKind, Event, Route, Run, RunId, TenantId, limit};
 use schema::steps::Steps;
-use tokio::sync::mpsc;
-use tokio::task::JoinSet;
-use tokio_util::sync::CancellationToken;
 
 use super::{NewRun, Runs};
 use crate::admission::accept::{self, RequestedCall, Scope};
@@ -19,11 +16,6 @@ use crate::offload;
 
 /// The most calls of one request for which hooks run at once.
 const CALLS_ASKED_MAX: usize = 16;
-/// Queue of the calls that are not executed and about which hooks are still to be notified; beyond it, notifications
-/// are dropped.
-pub(crate) const SKIPS_MAX: usize = 1024;
-/// Notifications to hooks in flight at once.
-const TOLD_MAX: usize = 16;
 
 impl Runs {
     /// Runs hooks on the calls of a new run.
@@ -117,6 +109,27 @@ impl Runs {
         }
     }
 
+    /// Notifies hooks of the calls of a repeated request, which are not executed once more.
+    pub(super) fn note_repeated(&self, new: &NewRun, run: RunId) {
+        if !self.hook_notices.are_for_skipped() {
+            return;
+        }
+        let registry = Arc::clone(&self.registry.borrow());
+        let scope = self.scope_of(new, &registry);
+        for spec in accept::accept(new.calls.clone(), &scope) {
+            self.hook_notices.repeated(run, new.tenant.as_ref(), &spec);
+        }
+    }
+
+    /// The same, if the run was found when the calls were accepted already.
+    pub(super) fn note_repeated_events(&self, events: &[Event], run: RunId) {
+        for event in events {
+            if let Event::RunOpened(opened) = event {
+                opened.calls.iter().for_each(|spec| self.hook_notices.repeated(run, opened.tenant.as_ref(), spec));
+            }
+        }
+    }
+
     fn note_accepted(&self, id: RunId, tenant: Option<&TenantId>, spec: &CallSpec) {
         let (decision, why) = match &spec.route {
             Route::Pool { .. } if spec.approval.is_some() => ("awaits_approval", None),
@@ -126,7 +139,7 @@ impl Runs {
         };
         audit::decided(id, tenant, spec, decision, why);
         if let Some(why) = why {
-            self.tell_skipped(id, tenant, spec, why.clone());
+            self.hook_notices.skipped(id, tenant, spec, why);
         }
     }
 
@@ -140,29 +153,7 @@ impl Runs {
         audit::decided(run.id(), run.tenant(), spec, outcome, None);
         if let Decision::Rejected { reason } = decision {
             let why = CallError::new(ErrorKind::Rejected, reason.clone());
-            self.tell_skipped(run.id(), run.tenant(), spec, why);
-        }
-    }
-
-    fn tell_skipped(&self, run: RunId, tenant: Option<&TenantId>, spec: &CallSpec, why: CallError) {
-        if !self.hooks.has(HookPoint::ToolSkip) {
-            return;
-        }
-        let alias_of = self.registry.borrow().catalog.find(&spec.tool).and_then(|entry| entry.alias_of.clone());
-        let question = HookRequest {
-            run,
-            call: Some(spec.id.clone()),
-            tool: spec.tool.clone(),
-            alias_of,
-            tenant: tenant.cloned(),
-            attempt: None,
-            metadata: spec.metadata.clone(),
-            arguments: spec.arguments.clone(),
-            happened: CallStage::Skipped { why },
-        };
-        if self.skips.try_send(question).is_err() {
-            tracing::warn!(run.id = %run, tool = %spec.tool, "hooks are slow; notification of a call that is not \
-                executed dropped");
+            self.hook_notices.skipped(run.id(), run.tenant(), spec, &why);
         }
     }
 }
@@ -214,21 +205,6 @@ fn misfit(call: &RequestedCall, scope: &Scope<'_>) -> Option<CallError> {
         Route::Refused(error) => {
             let message = format!("a hook changed the arguments: {}", error.message);
             Some(CallError { violations: error.violations, ..CallError::new(error.kind, message) })
-        }
-    }
-}
-
-/// Notifies hooks of calls that are not executed, until `stop`.
-pub(crate) async fn tell_skips(hooks: Hooks, mut skips: mpsc::Receiver<HookRequest>, stop: CancellationToken) {
-    let mut telling = JoinSet::new();
-    loop {
-        tokio::select! {
-            Some(question) = skips.recv(), if telling.len() < TOLD_MAX => {
-                let hooks = hooks.clone();
-                telling.spawn(async move { hooks.skipped(question).await });
-            }
-            Some(_) = telling.join_next() => {}
-            () = stop.cancelled() => return,
         }
     }
 }

@@ -15,7 +15,7 @@ impl Runs {
         let name: ToolName = name.parse().ok()?;
         let registry = Arc::clone(&self.registry.borrow());
         let (custom, tenant) = (CustomTools::new(), self.caller.tenant());
-        let all = Offer { custom: &custom, attached: &[], registry: &registry, tenant };
+        let all = Offer { custom: &custom, attached: &[], attached_only: false, registry: &registry, tenant };
         Some(all.exported_as(&name, self.form).unwrap_or(name))
     }
 

@@ -111,7 +111,7 @@ impl Runs {
                     return Ok(run);
                 }
                 let mut run = Run::new(id);
-                let entry = Entry { sequence, at: ::nats::now(), not_after: None, events: new.events };
+                let entry = Entry { sequence, at: ::nats::now(), not_after: None, hooked: false, events: new.events };
                 run.apply(&entry, &mut Vec::new());
                 return Ok(Arc::new(run));
             }
@@ -229,7 +229,11 @@ impl Runs {
     /// Takes the id of a request, if it has one. Returns the run that an earlier request with the id opened.
     async fn take(&self, new: &mut New<'_>) -> Result<Option<RunId>, RequestError> {
         match &mut new.claim {
-            Some(claim) => Box::pin(self.take_id(&mut new.id, &mut new.admitted, claim)).await,
+            Some(claim) => {
+                let known = Box::pin(self.take_id(&mut new.id, &mut new.admitted, claim)).await?;
+                known.into_iter().for_each(|run| self.note_repeated_events(&new.events, run));
+                Ok(known)
+            }
             None => Ok(None),
         }
     }
@@ -319,6 +323,7 @@ impl Runs {
             match found {
                 Found::Opened(run) => {
                     COUNTS.repeated.add(1);
+                    self.note_repeated(&new, run);
                     return Ok(Placed::Known(run));
                 }
                 Found::Pending(run, _) => id = run,
@@ -344,7 +349,7 @@ impl Runs {
     fn rename(&self, new: &mut NewRun) {
         let registry = Arc::clone(&self.registry.borrow());
         let tenant = new.tenant.as_ref();
-        let all = Offer { custom: &new.custom, attached: &[], registry: &registry, tenant };
+        let all = Offer { custom: &new.custom, attached: &[], attached_only: false, registry: &registry, tenant };
         for tool in &mut new.tools {
             if let Some(own) = all.exported_as(tool, self.form) {
                 *tool = own;

@@ -110,9 +110,9 @@ mod tests {
         let events = Run::open(opening, now).expect("it is valid");
         for (not_after, expected) in [(Some(now), vec![RunStatus::Completed]), (Some(Timestamp(now.0 - 1)), vec![])] {
             let (mut run, mut heard) = (Run::new(id), Vec::new());
-            run.apply(&Entry { sequence: 1, at: now, not_after, events: events.clone() }, &mut heard);
+            run.apply(&Entry { sequence: 1, at: now, not_after, hooked: false, events: events.clone() }, &mut heard);
             let closed = vec![Event::RunClosed];
-            run.apply(&Entry { sequence: 2, at: now, not_after: None, events: closed }, &mut heard);
+            run.apply(&Entry { sequence: 2, at: now, not_after: None, hooked: false, events: closed }, &mut heard);
             assert!(heard.iter().any(|fact| matches!(fact, Fact::StatusChanged(status) if status.is_final())));
             let sent: Vec<RunStatus> = notified(&run, &heard).filter(|status| status.is_final()).collect();
             assert_eq!(sent, expected);

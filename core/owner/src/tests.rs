@@ -51,6 +51,7 @@ fn spec(name: &str) -> CallSpec {
         context: Fields::default(),
         files: Vec::new(),
         asked_by: None,
+        required_hooks: Vec::new(),
     }
 }
 
@@ -69,7 +70,7 @@ fn opening(calls: Vec<CallSpec>) -> Event {
 pub(crate) fn opened(id: RunId, calls: usize) -> Known {
     let calls = (0..calls).map(|number| spec(&format!("call-{number}"))).collect();
     let mut known = Known::new(id);
-    let entry = Entry { sequence: 1, at: START, not_after: None, events: vec![opening(calls)] };
+    let entry = Entry { sequence: 1, at: START, not_after: None, hooked: false, events: vec![opening(calls)] };
     known.apply(&entry, &mut Vec::new());
     known
 }
@@ -170,7 +171,7 @@ impl Story {
     /// The log brings an entry; the owner performs its actions.
     fn log(&mut self, run: RunId, events: Vec<Event>) -> Vec<Action> {
         self.sequence += 1;
-        let entry = Entry { sequence: self.sequence, at: self.now, not_after: None, events };
+        let entry = Entry { sequence: self.sequence, at: self.now, not_after: None, hooked: false, events };
         self.owner.handle_entry(run, &entry, &mut Vec::new(), self.now, &self.world);
         if self.owner.run(run).is_some_and(|known| known.run.status().is_final()) {
             let closed = self.owner.close(run).expect("it was open");
@@ -347,7 +348,10 @@ fn an_attempt_that_starts_after_its_call_was_cancelled_is_told_to_stop() {
 fn what_is_overdue_in_a_run_of_a_dead_owner_is_ended_half_a_second_later() {
     let mut known = opened(run_id(1), 1);
     let dispatched = Event::CallDispatched { call: CALL, pool: pool() };
-    known.apply(&Entry { sequence: 2, at: START, not_after: None, events: vec![dispatched] }, &mut Vec::new());
+    known.apply(
+        &Entry { sequence: 2, at: START, not_after: None, hooked: false, events: vec![dispatched] },
+        &mut Vec::new(),
+    );
     let world = Story::begin().world;
     let deadline = START.after(Duration::from_secs(600));
     assert!(overdue_ends(&known, &world, deadline).is_empty(), "its owner has its time");

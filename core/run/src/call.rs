@@ -8,6 +8,8 @@
 mod cancel;
 mod deadlines;
 mod delay;
+mod hooked;
+mod limited;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -26,7 +28,6 @@ use crate::limit::{ATTEMPTS_SKIPPED_MAX, FAILURES_KEPT_MAX};
 use crate::retry::{Retry, after_failure};
 use crate::run::Fact;
 use crate::tool::{AfterPartialOutput, Policy};
-use crate::why::expiry;
 use crate::why::no_worker;
 
 #[derive(Debug, Clone, PartialEq)]
@@ -56,6 +57,8 @@ pub struct Call {
     pub(crate) fate: Option<Disposition>,
     /// The extra state that it returned beside its result.
     pub(crate) extra_state: Fields,
+    /// The error with which it ends unless it fails otherwise, because it exceeded a limit.
+    over_limit: Option<Box<CallError>>,
     /// The last entry on the call's control subject. A command appends on condition that it is still the last.
     pub(crate) revision: u64,
 }
@@ -129,6 +132,8 @@ pub(crate) struct Report<'a> {
     /// The pool on whose subject it was stored, which the broker vouches for.
     pub(crate) pool: &'a PoolId,
     pub(crate) at: Timestamp,
+    /// Its worker runs the hooks that the call requires.
+    pub(crate) hooked: bool,
 }
 
 /// Whether an event of an attempt counts.
@@ -181,6 +186,7 @@ impl Call {
             decided: None,
             fate: None,
             extra_state: Fields::default(),
+            over_limit: None,
             revision: 0,
         }
     }
@@ -316,7 +322,7 @@ impl Call {
     /// output, as it should be), it counts as one that starts over. Missing chunks are then detected at its end, and no
     /// output is doubled or lost unnoticed.
     fn hear(&mut self, report: &Report, from: ChunkIndex, heard: &mut Vec<Fact>) -> Hearing {
-        let &Report { attempt, pool, at } = report;
+        let &Report { attempt, pool, at, .. } = report;
         let Some((own, policy)) = self.policy() else { return Hearing::Ignored };
         if own != pool {
             return Hearing::Ignored;
@@ -386,6 +392,9 @@ impl Call {
     /// `span`: the chunks that the event holds.
     pub(crate) fn output(&mut self, report: &Report, span: Span, heard: &mut Vec<Fact>) {
         if let Hearing::Counted = self.hear(report, ChunkIndex(0), heard) {
+            if self.lacks_hooks(report) {
+                return;
+            }
             let attempt = report.attempt;
             let is_buffered =
                 self.policy().is_some_and(|(_, policy)| policy.after_partial_output == AfterPartialOutput::Buffer);
@@ -399,7 +408,7 @@ impl Call {
 
     /// A stage of stopping counts for the running attempt, once, and only if stopping was requested.
     pub(crate) fn stopping(&mut self, report: &Report, stage: StopStage, heard: &mut Vec<Fact>) {
-        let &Report { attempt, pool, at } = report;
+        let &Report { attempt, pool, at, .. } = report;
         let is_own = self.policy().is_some_and(|(own, _)| own == pool);
         let runs = matches!(&self.state, CallState::Running(running) if running.attempt == attempt);
         let Some(cancel) = self.cancel.as_mut().filter(|_| is_own && runs) else { return };
@@ -421,13 +430,15 @@ impl Call {
         outcome: &AttemptOutcome,
         heard: &mut Vec<Fact>,
     ) {
-        let &Report { attempt, pool, at } = report;
+        let &Report { attempt, pool, at, .. } = report;
         // The worker appends the end when the tool is gone, however late that is.
         let is_own = self.policy().is_some_and(|(own, _)| own == pool);
         self.unsettled.take_if(|running| is_own && running.attempt == attempt);
         if let Hearing::Ignored = self.hear(report, ChunkIndex(0), heard) {
             return;
         }
+        let withheld = self.lacks_hooks(report).then(|| self.withheld(outcome));
+        let outcome = withheld.as_ref().unwrap_or(outcome);
         match outcome {
             AttemptOutcome::Failed(error)
                 if self.cancel.is_some() && matches!(error.kind, ErrorKind::Interrupted | ErrorKind::WorkerLost) =>
@@ -510,48 +521,6 @@ impl Call {
         }
     }
 
-    /// An owner that lagged behind must not end more than it saw. A timeout of an attempt counts only while that
-    /// attempt runs, an idle timeout only while there is no output, and a queue deadline only while no attempt has
-    /// begun. An attempt that exceeded its timeout has failed: another one follows if the policy allows it.
-    pub(crate) fn expired(&mut self, deadline: DeadlineKind, at: Timestamp, heard: &mut Vec<Fact>) {
-        if let DeadlineKind::Attempt(number) = deadline {
-            // Its worker is lost, so nobody will report that the tool is gone.
-            self.unsettled.take_if(|running| running.attempt.number == number);
-        }
-        self.without_its_word(|call| call.expire(deadline, at, heard));
-    }
-
-    fn expire(&mut self, deadline: DeadlineKind, at: Timestamp, heard: &mut Vec<Fact>) {
-        let stands = match deadline {
-            DeadlineKind::Attempt(overran) => {
-                matches!(&self.state, CallState::Running(running) if running.attempt.number == overran)
-            }
-            DeadlineKind::Idle(silent) => match (&self.state, self.idle_until()) {
-                (CallState::Running(running), Some(until)) => running.attempt.number == silent && until <= at,
-                _ => false,
-            },
-            DeadlineKind::Queue => {
-                matches!(self.state, CallState::Accepted | CallState::Delayed | CallState::Queued { .. })
-                    && self.is_untried()
-            }
-            DeadlineKind::Call | DeadlineKind::Client | DeadlineKind::Run | DeadlineKind::Opening => true,
-        };
-        if !stands {
-            return;
-        }
-        let (error, attempt) = match (deadline, &self.state) {
-            (DeadlineKind::Attempt(_), CallState::Running(running)) => (ErrorKind::AttemptTimeout, running.attempt),
-            (DeadlineKind::Idle(_), CallState::Running(running)) => (ErrorKind::IdleTimeout, running.attempt),
-            (_, _) => return self.end(Outcome::Expired(deadline), at, heard),
-        };
-        let error = CallError::new(error, expiry(deadline));
-        match self.retry(&error) {
-            Retry::GiveUp => self.end(Outcome::Expired(deadline), at, heard),
-            Retry::Again { .. } if self.cancel.is_some() => self.end_cancelled(Stopped::Unconfirmed, at, heard),
-            Retry::Again { .. } => self.try_again(attempt, error, at, heard),
-        }
-    }
-
     /// The owner found that the call cannot be executed. If a worker has begun meanwhile, the event has no effect.
     pub(crate) fn refused(&mut self, error: &CallError, at: Timestamp, heard: &mut Vec<Fact>) {
         if matches!(self.state, CallState::Accepted | CallState::Queued { .. }) {
@@ -580,6 +549,7 @@ impl Call {
     /// The only transition into the final state; there is none out of it.
     pub(crate) fn end(&mut self, outcome: Outcome, at: Timestamp, heard: &mut Vec<Fact>) {
         if !matches!(self.state, CallState::Ended(_)) {
+            let outcome = self.within_limit(outcome);
             if let Some(attempt) = self.newest {
                 heard.extend(std::mem::take(&mut self.buffered).into_iter().map(|span| Fact::Output { attempt, span }));
             }

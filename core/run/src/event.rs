@@ -29,6 +29,8 @@ pub struct Entry {
     pub at: Timestamp,
     /// If it was stored later than this, it changes nothing. `None` for entries of workers, and of older coordinators.
     pub not_after: Option<Timestamp>,
+    /// A worker wrote it that runs the hooks which the call requires.
+    pub hooked: bool,
     pub events: Vec<Event>,
 }
 
@@ -197,6 +199,9 @@ pub struct CallSpec {
     pub files: Vec<File>,
     /// Set for a question of a running tool.
     pub asked_by: Option<AskedBy>,
+    /// The names of the hooks that every worker must run on its executions. Output and results of a worker that does
+    /// not run them are not accepted.
+    pub required_hooks: Vec<String>,
 }
 
 impl CallSpec {
@@ -220,6 +225,7 @@ impl CallSpec {
             context: Fields::default(),
             files: Vec::new(),
             asked_by: None,
+            required_hooks: Vec::new(),
         }
     }
 }
@@ -433,6 +439,8 @@ pub enum ErrorKind {
     Denied,
     /// A hook of the deployment did not respond, so the call was not allowed.
     HookFailed,
+    /// The worker does not run a hook that the deployment requires for the tool, so its result was withheld.
+    HookRequired,
     /// The run or the deployment allows no more such calls.
     LimitExceeded,
     /// The caller may not use the tool.

@@ -40,6 +40,7 @@ impl Call {
                 | ErrorKind::RateLimited
                 | ErrorKind::Denied
                 | ErrorKind::HookFailed
+                | ErrorKind::HookRequired
                 | ErrorKind::LimitExceeded
                 | ErrorKind::NotPermitted
                 | ErrorKind::ClientFailed => self.policy().is_some_and(|(_, policy)| is_retried(policy, error)),

@@ -76,6 +76,7 @@ pub fn is_retried(policy: &Policy, error: &CallError) -> bool {
         | ErrorKind::NeedsInput
         | ErrorKind::Denied
         | ErrorKind::HookFailed
+        | ErrorKind::HookRequired
         | ErrorKind::LimitExceeded
         | ErrorKind::NotPermitted
         | ErrorKind::ClientFailed => false,

@@ -1,11 +1,14 @@
 //! Rules for the execution of a run's calls, as its caller chose, and the use of their results.
 
+use std::collections::BTreeMap;
+
 use crate::call::Call;
 use crate::event::Outcome;
+use crate::id::ToolName;
 use crate::run::{Run, RunStatus};
 
 /// Chosen when a run is opened, for all of its calls.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Rules {
     /// Whether calls of dangerous tools need an approval; `None` leaves it to the deployment.
     pub confirm: Option<bool>,
@@ -15,13 +18,27 @@ pub struct Rules {
     pub calls_max: Option<u16>,
     /// A call that failed or expired fails the run, once all have ended. Otherwise the model sees the error.
     pub fails_with_call: bool,
+    /// How many calls of each tool the run may have; further ones are refused.
+    pub calls_max_of_tool: Option<u16>,
+    /// The same for single tools; `None` for a tool whose calls are not limited in this way.
+    pub calls_max_of: BTreeMap<ToolName, Option<u16>>,
+    /// How many bytes of output and results its calls may store that workers execute. A call that stores more fails.
+    pub output_bytes_max: Option<u64>,
+}
+
+impl Rules {
+    /// How many calls of this tool the run may have; `None` if they are not limited.
+    #[must_use]
+    pub fn calls_max_of(&self, tool: &ToolName) -> Option<u16> {
+        self.calls_max_of.get(tool).copied().unwrap_or(self.calls_max_of_tool)
+    }
 }
 
 impl Run {
     /// The rules that its caller chose.
     #[must_use]
-    pub fn rules(&self) -> Rules {
-        self.rules
+    pub fn rules(&self) -> &Rules {
+        &self.rules
     }
 
     /// The run completed, and its results are the answer: the model need not be asked again. False if any call did not

@@ -1,6 +1,7 @@
 //! A run of calls: judged by `decide`, changed by `apply`, and by nothing else.
 
 mod apply;
+mod bytes;
 
 use crate::admission::{check_context, check_delays, check_new_calls};
 use crate::call::{Call, CallState, Disposition, Ended};
@@ -41,6 +42,8 @@ pub struct Run {
     roles: Roles,
     tools: Vec<ToolName>,
     pub(crate) rules: Rules,
+    /// Bytes of output and results, if they are limited.
+    pub(crate) output_bytes: u64,
     pub(crate) context: Fields,
     pub(crate) erasure: Option<Erasure>,
     /// When an operator requested that it is erased.
@@ -160,6 +163,7 @@ impl Run {
             roles: Roles::default(),
             tools: Vec::new(),
             rules: Rules::default(),
+            output_bytes: 0,
             context: Fields::default(),
             erasure: None,
             erase_requested: None,

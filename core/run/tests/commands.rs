@@ -30,7 +30,7 @@ fn a_run_keeps_who_asked_for_it() {
     let opening = Opening { tenant, caller, roles, ..opening([repeatable("a")]) };
     let events = Run::open(opening, START).unwrap();
     let mut run = Run::new("run_0f_01980f3c2a5b7c3e8d4f5a6b7c8d9e0f".parse().unwrap());
-    run.apply(&Entry { sequence: 1, at: START, not_after: None, events }, &mut Vec::new());
+    run.apply(&Entry { sequence: 1, at: START, not_after: None, hooked: false, events }, &mut Vec::new());
     assert_eq!(run.requester(), requester);
 }
 

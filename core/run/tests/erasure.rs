@@ -105,7 +105,7 @@ proptest! {
         let (mut run, mut heard) = (fold(first), Vec::new());
         prop_assume!(run.opened_at().is_some());
         let (sequence, now) = first.last().map_or((1, START), |entry| (entry.sequence, entry.at));
-        let request = Entry { sequence, at: now, not_after: None, events: vec![run_erase_requested()] };
+        let request = Entry { sequence, at: now, not_after: None, hooked: false, events: vec![run_erase_requested()] };
         for entry in std::iter::once(&request).chain(rest) {
             let was_final = run.status().is_final();
             run.apply(entry, &mut heard);

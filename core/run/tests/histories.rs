@@ -19,10 +19,10 @@ use reader::{listen, pieces, resumed, unfold};
 use story::{START, ended_as, run_id, speak, started_from};
 use toolyard_run::{
     AfterPartialOutput, AttemptId, AttemptOutcome, Call, CallError, CallIndex, CallState, CommandError, Concurrency,
-    DeadlineKind, Decider, Decision, Effect, Entry, ErrorKind, Event, Fact, FloorPolicy, Nonce, Outcome, OutputKind,
-    Run, RunStatus, Sequencer, Stopped, Timestamp, Verdict,
+    DeadlineKind, Decider, Decision, Effect, ErrorKind, Event, Fact, FloorPolicy, Nonce, Outcome, OutputKind, Run,
+    RunStatus, Sequencer, Stopped, Timestamp, Verdict,
 };
-use world::{History, ask, fold, garbage, histories, performed, pick, whole_histories};
+use world::{History, ask, entry, fold, garbage, histories, performed, pick, whole_histories};
 
 const POLICIES: [FloorPolicy; 3] = [FloorPolicy::Arrival, FloorPolicy::Submission, FloorPolicy::Interleaved];
 
@@ -58,8 +58,8 @@ fn dispatches(effect: &Effect) -> bool {
 }
 
 fn apply(run: &Run, event: Event) -> (Run, Vec<Fact>) {
-    let (mut run, mut heard) = (run.clone(), Vec::new());
-    run.apply(&Entry { sequence: u64::MAX, at: Timestamp(u64::MAX), not_after: None, events: vec![event] }, &mut heard);
+    let (mut run, mut heard, sequence, at) = (run.clone(), Vec::new(), u64::MAX, Timestamp(u64::MAX));
+    run.apply(&entry(sequence, at, event), &mut heard);
     (run, heard)
 }
 
@@ -270,7 +270,7 @@ proptest! {
         let events: Vec<Event> = effects.filter_map(|effect| performed(&run, effect)).collect();
         let Some(event) = which.of(&events) else { return Ok(()) };
 
-        let entry = |after: u64| Entry { sequence: after.saturating_add(1), at: now, not_after: None, events: vec![event.clone()] };
+        let entry = |after: u64| entry(after.saturating_add(1), now, event.clone());
         once.log.insert(done_at + 1, entry(history.log[done_at].sequence));
         let mut twice = once.clone();
         let repeated_at = done_at + 1 + again.among(once.log.len() - done_at - 1);
@@ -289,7 +289,7 @@ proptest! {
         let Some(command) = ask.command(&run, &[]) else { return Ok(()) };
         let Ok(events) = run.decide(command.clone(), now) else { return Ok(()) };
         for (event, sequence) in events.into_iter().zip(1000..) {
-            run.apply(&Entry { sequence, at: now, not_after: None, events: vec![event] }, &mut Vec::new());
+            run.apply(&entry(sequence, now, event), &mut Vec::new());
         }
         let again = run.decide(command, now);
         // The first of several errors or rejections may have failed the run, and with it the call that the second was

@@ -145,7 +145,7 @@ fn an_opening_never_counts_long_after_its_id_was_made_so_that_a_request_id_can_b
     // What is said of an open run counts however old it is.
     let now = made.after(OPENED_WITHIN * 10);
     assert_eq!(counts_until(run, &[Event::RunClosed], now), now.after(STORED_WITHIN));
-    let opened = |at| Entry { sequence: 1, at, not_after: Some(last), events: events.to_vec() };
+    let opened = |at| Entry { sequence: 1, at, not_after: Some(last), hooked: false, events: events.to_vec() };
     let mut run = Run::new(run);
     run.apply(&opened(last.after(Duration::from_millis(1))), &mut Vec::new());
     assert_eq!(run.status(), RunStatus::Expired);

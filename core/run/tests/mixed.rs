@@ -95,6 +95,6 @@ fn a_run_remembers_that_nothing_of_it_is_executed() {
     };
     let mut run = Run::new(run_id());
     let events = Run::open(opening, START).expect("it is fine");
-    run.apply(&toolyard_run::Entry { sequence: 1, at: START, not_after: None, events }, &mut Vec::new());
+    run.apply(&toolyard_run::Entry { sequence: 1, at: START, not_after: None, hooked: false, events }, &mut Vec::new());
     assert!(run.is_client_only());
 }

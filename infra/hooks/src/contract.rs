@@ -14,9 +14,10 @@ pub enum HookPoint {
     PreToolUse,
     /// After an execution completed and before its result is stored, by the worker.
     PostToolUse,
-    /// After an execution failed and before its error is stored, by the worker.
+    /// After an execution failed and before its error is stored, by the worker; after any other end without a result,
+    /// by the coordinator.
     ToolError,
-    /// After a call was accepted that will not be executed, by the coordinator.
+    /// After it was clear that a call will not be executed, by the coordinator.
     ToolSkip,
 }
 
@@ -69,9 +70,13 @@ pub enum CallStage {
     Failed {
         error: CallError,
     },
-    /// It will not be executed.
-    Skipped {
-        why: CallError,
+    /// It ended without an execution about which hooks decide, or will not be executed. Hooks are notified.
+    Ended {
+        /// Which hooks: [`HookPoint::ToolError`] or [`HookPoint::ToolSkip`].
+        point: HookPoint,
+        /// The name of an [`ErrorKind`](run::ErrorKind), or `CANCELLED`, `EXPIRED` or `REPEATED`.
+        kind: &'static str,
+        message: String,
     },
 }
 
@@ -82,7 +87,7 @@ impl HookRequest {
             CallStage::Asked => HookPoint::PreToolUse,
             CallStage::Completed { .. } => HookPoint::PostToolUse,
             CallStage::Failed { .. } => HookPoint::ToolError,
-            CallStage::Skipped { .. } => HookPoint::ToolSkip,
+            CallStage::Ended { point, .. } => point,
         }
     }
 }
@@ -140,10 +145,8 @@ impl Ended {
             CallStage::Completed { result, extra_state, output } => {
                 Self { outcome: Ok(Completion { result, extra_state }), output }
             }
-            CallStage::Failed { error } | CallStage::Skipped { why: error } => {
-                Self { outcome: Err(error), output: None }
-            }
-            CallStage::Asked => Self { outcome: Ok(Completion::default()), output: None },
+            CallStage::Failed { error } => Self { outcome: Err(error), output: None },
+            CallStage::Asked | CallStage::Ended { .. } => Self { outcome: Ok(Completion::default()), output: None },
         }
     }
 }

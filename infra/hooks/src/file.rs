@@ -55,6 +55,8 @@ struct Entry {
     timeout_ms: Option<u64>,
     #[serde(default)]
     output: bool,
+    #[serde(default)]
+    required: bool,
     command: Option<Vec<String>>,
     url: Option<String>,
 }
@@ -95,9 +97,9 @@ impl Hooks {
     }
 
     fn enter(self, entry: Entry) -> Result<Self, Misplaced> {
-        let Entry { name, on, tools, timeout_ms, output: holds_output, command, url } = entry;
+        let Entry { name, on, tools, timeout_ms, output: holds_output, required, command, url } = entry;
         let timeout = timeout_ms.map_or(TIMEOUT, Duration::from_millis);
-        let placement = Placement { name, on, tools, timeout, holds_output };
+        let placement = Placement { name, on, tools, timeout, holds_output, required };
         let outside = Outside::named(command, url).map_err(|(field, reason)| Misplaced {
             name: placement.name.clone(),
             field,

@@ -110,7 +110,8 @@ pub(crate) fn question(question: &HookRequest) -> Bytes {
             extra_state = (!state.is_empty()).then(|| raw(&fields_out(state)));
             output = said.as_ref().map(|said| said.iter().map(said_out).collect());
         }
-        CallStage::Failed { error: why } | CallStage::Skipped { why } => error = Some(fault(why)),
+        CallStage::Failed { error: why } => error = Some(fault(why)),
+        CallStage::Ended { kind, message, .. } => error = Some(Fault { kind: *kind, message, retryable: false }),
     }
     let asked = Asked {
         event: question.moment(),

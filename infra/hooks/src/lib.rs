@@ -1,7 +1,8 @@
 //! Hooks: external decisions about calls. Each hook is called at certain points for certain tools, in the order of the
 //! file, and sees the changes of the hooks before it.
 //!
-//! Coordinators call hooks before a call, workers after it; both hold [`Hooks`]. Without a hook at a point nothing is
+//! Coordinators call hooks before a call, workers after it; both hold [`Hooks`]. Coordinators also call them about the
+//! answers of clients, and notify them of the ends that no worker reports. Without a hook at a point nothing is
 //! done: [`Hooks::has`] reads a flag. A hook is a program ([`file`]), a web service, or a [`Hook`] in the same process.
 //! The same file configures [`Resolvers`].
 
@@ -12,6 +13,7 @@ mod contract;
 pub mod file;
 mod http;
 mod json;
+mod metrics;
 mod outside;
 mod reach;
 mod resolve;
@@ -25,10 +27,12 @@ use bytes::Bytes;
 use globset::{Glob, GlobSet, GlobSetBuilder};
 use run::{CallError, ErrorKind, ToolName};
 use tokio::task::JoinSet;
+use tokio::time::Instant;
 
 pub use confirm::{Confirm, Confirmation, Dangerous};
 pub use contract::{CallStage, Ended, HookError, HookPoint, HookRequest, Reply};
 pub use file::InvalidHooks;
+pub use metrics::METRICS;
 pub use resolve::{Resolution, Resolved, Resolvers};
 
 /// Default timeout of a hook: a person does not wait longer for a call to begin.
@@ -68,12 +72,15 @@ pub struct Placement {
     pub timeout: Duration,
     /// It also receives the output of the execution, which is therefore held back until the call ends.
     pub holds_output: bool,
+    /// Results of a worker that does not run it are not accepted. It is known by its name, at all processes.
+    pub required: bool,
 }
 
 impl Placement {
     #[must_use]
     pub fn new(name: impl Into<String>, on: &[HookPoint]) -> Self {
-        Self { name: name.into(), on: on.to_vec(), tools: Vec::new(), timeout: TIMEOUT, holds_output: false }
+        let (name, on, tools) = (name.into(), on.to_vec(), Vec::new());
+        Self { name, on, tools, timeout: TIMEOUT, holds_output: false, required: false }
     }
 
     /// Only for these tools.
@@ -87,6 +94,17 @@ impl Placement {
     pub fn holding_output(mut self) -> Self {
         self.holds_output = true;
         self
+    }
+
+    #[must_use]
+    pub fn required(mut self) -> Self {
+        self.required = true;
+        self
+    }
+
+    /// Workers call it, about the ends of executions.
+    fn is_about_ends(&self) -> bool {
+        self.on.iter().any(|point| matches!(point, HookPoint::PostToolUse | HookPoint::ToolError))
     }
 }
 
@@ -161,6 +179,10 @@ impl Hooks {
         if placement.holds_output && !placement.on.contains(&HookPoint::PostToolUse) {
             return Err(misplaced("output", "is seen after a call alone: add post_tool_use to on".to_owned()));
         }
+        if placement.required && !placement.is_about_ends() {
+            let why = "is about hooks that workers run: add post_tool_use or tool_error to on";
+            return Err(misplaced("required", why.to_owned()));
+        }
         if self.list.len() == HOOKS_MAX {
             return Err(misplaced("name", format!("there are more than {HOOKS_MAX} hooks")));
         }
@@ -178,10 +200,25 @@ impl Hooks {
     /// Whether there is a hook for the executions of a tool.
     #[must_use]
     pub fn watch(&self, tool: &ToolName, alias_of: Option<&ToolName>) -> bool {
-        let moments = [HookPoint::PostToolUse, HookPoint::ToolError];
-        self.list.iter().any(|placed| {
-            moments.iter().any(|moment| placed.placement.on.contains(moment)) && placed.tools.have(tool, alias_of)
-        })
+        self.list.iter().any(|placed| placed.placement.is_about_ends() && placed.tools.have(tool, alias_of))
+    }
+
+    /// The names of the hooks that workers must run on the executions of a tool.
+    #[must_use]
+    pub fn required(&self, tool: &ToolName, alias_of: Option<&ToolName>) -> Vec<String> {
+        let required = self.list.iter().filter(|placed| placed.placement.required && placed.tools.have(tool, alias_of));
+        required.map(|placed| placed.placement.name.clone()).collect()
+    }
+
+    /// The first of these hooks that does not run here on the executions of a tool.
+    #[must_use]
+    pub fn lacking<'a>(&self, names: &'a [String], tool: &ToolName, alias_of: Option<&ToolName>) -> Option<&'a String> {
+        let runs = |name: &String| {
+            self.list.iter().any(|placed| {
+                placed.placement.name == *name && placed.placement.is_about_ends() && placed.tools.have(tool, alias_of)
+            })
+        };
+        names.iter().find(|name| !runs(name))
     }
 
     /// The hook that requires the tool's output to be held back.
@@ -189,6 +226,13 @@ impl Hooks {
     pub fn holder(&self, tool: &ToolName, alias_of: Option<&ToolName>) -> Option<&str> {
         let mut holders = self.list.iter().filter(|placed| placed.placement.holds_output);
         holders.find(|placed| placed.tools.have(tool, alias_of)).map(|placed| placed.placement.name.as_str())
+    }
+
+    /// The names of the hooks that workers call about the ends of executions.
+    #[must_use]
+    pub fn about_executions(&self) -> Vec<&str> {
+        let about = self.list.iter().filter(|placed| placed.placement.is_about_ends());
+        about.map(|placed| placed.placement.name.as_str()).collect()
     }
 
     /// The names of hooks at none of these points: other processes call them.
@@ -213,7 +257,7 @@ impl Hooks {
         let mut changed = false;
         for placed in self.asked(HookPoint::PreToolUse, &question) {
             match placed.ask(&question).await {
-                Ok(Reply::Allow) => {}
+                Ok(Reply::Allow) => placed.count(&question, "allow"),
                 Ok(Reply::Modify { arguments }) => {
                     placed.note(&question, "modify");
                     (question.arguments, changed) = (arguments, true);
@@ -240,14 +284,22 @@ impl Hooks {
         match question.happened {
             CallStage::Completed { .. } => self.after_result(question).await,
             CallStage::Failed { .. } => self.after_error(question).await,
-            CallStage::Asked | CallStage::Skipped { .. } => Ended::of(question.happened),
+            CallStage::Asked | CallStage::Ended { .. } => Ended::of(question.happened),
         }
     }
 
     async fn after_result(&self, mut question: HookRequest) -> Ended {
+        // Without an attempt it is the answer of a client.
+        let withheld = match question.attempt {
+            Some(_) => "the call ran, and its result was withheld",
+            None => "the client answered, and its answer was withheld",
+        };
         for placed in self.asked(HookPoint::PostToolUse, &question) {
             let error = match placed.ask(&question).await {
-                Ok(Reply::Allow) => continue,
+                Ok(Reply::Allow) => {
+                    placed.count(&question, "allow");
+                    continue;
+                }
                 Ok(Reply::ModifyResult { result: new, extra_state: state, output: said }) => {
                     placed.note(&question, "modify_result");
                     if let CallStage::Completed { result, extra_state, output } = &mut question.happened {
@@ -261,14 +313,10 @@ impl Hooks {
                 }
                 Ok(Reply::Deny { reason }) => {
                     placed.note(&question, "deny");
-                    CallError::new(ErrorKind::Denied, format!("the call ran, and its result was withheld: {reason}"))
+                    CallError::new(ErrorKind::Denied, format!("{withheld}: {reason}"))
                 }
-                Ok(Reply::Modify { .. }) => placed.failed(
-                    &question,
-                    &HookError::misplaced("modify"),
-                    "the call ran, and its result was withheld",
-                ),
-                Err(why) => placed.failed(&question, &why, "the call ran, and its result was withheld"),
+                Ok(Reply::Modify { .. }) => placed.failed(&question, &HookError::misplaced("modify"), withheld),
+                Err(why) => placed.failed(&question, &why, withheld),
             };
             return Ended { outcome: Err(error), output: None };
         }
@@ -279,7 +327,10 @@ impl Hooks {
     async fn after_error(&self, mut question: HookRequest) -> Ended {
         for placed in self.asked(HookPoint::ToolError, &question) {
             let message = match placed.ask(&question).await {
-                Ok(Reply::Allow) => continue,
+                Ok(Reply::Allow) => {
+                    placed.count(&question, "allow");
+                    continue;
+                }
                 Ok(Reply::ModifyResult { result: Some(result), .. }) => {
                     placed.note(&question, "modify_result");
                     return Ended { outcome: Ok(result.into()), output: None };
@@ -302,11 +353,16 @@ impl Hooks {
         Ended::of(question.happened)
     }
 
-    /// Notifies the hooks of a call that will not be executed. Their answers have no effect.
-    pub async fn skipped(&self, question: HookRequest) {
-        for placed in self.asked(HookPoint::ToolSkip, &question) {
-            if let Err(why) = placed.ask(&question).await {
-                tracing::warn!(hook = placed.placement.name, %why, "notifying hook of a skipped call failed");
+    /// Notifies the hooks of a call that ended without an execution about which they decided, or that will not be
+    /// executed. Their answers have no effect.
+    pub async fn notify(&self, question: HookRequest) {
+        for placed in self.asked(question.moment(), &question) {
+            match placed.ask(&question).await {
+                Ok(_) => placed.count(&question, "notified"),
+                Err(why) => {
+                    placed.count(&question, "failed");
+                    tracing::warn!(hook = placed.placement.name, %why, "notifying hook of the end of a call failed");
+                }
             }
         }
     }
@@ -321,13 +377,19 @@ impl Placed {
         {
             *output = None;
         }
-        let mut task = JoinSet::new();
+        let (mut task, began, point) = (JoinSet::new(), Instant::now(), question.moment());
         task.spawn(async move { link.ask(&question).await });
-        match tokio::time::timeout(self.placement.timeout, task.join_next()).await {
+        let answered = match tokio::time::timeout(self.placement.timeout, task.join_next()).await {
             Ok(Some(Ok(answered))) => answered,
             Ok(Some(Err(_)) | None) => Err(HookError::new("it panicked")),
             Err(_) => Err(HookError::new(format!("it did not answer within {:?}", self.placement.timeout))),
-        }
+        };
+        metrics::took(&self.placement.name, point, began.elapsed());
+        answered
+    }
+
+    fn count(&self, question: &HookRequest, decision: &'static str) {
+        metrics::decided(&self.placement.name, question.moment(), decision);
     }
 
     fn failed(&self, question: &HookRequest, why: &HookError, so: &str) -> CallError {
@@ -337,7 +399,9 @@ impl Placed {
         CallError::new(ErrorKind::HookFailed, format!("{so}: hook {name} failed: {why}"))
     }
 
+    /// Counts a decision and writes it to the audit log.
     fn note(&self, question: &HookRequest, decision: &'static str) {
+        self.count(question, decision);
         tracing::info!(
             target: AUDIT,
             tenant = question.tenant.as_ref().map(tracing::field::display),

@@ -45,6 +45,7 @@ fn hooks_are_asked_when_they_want_to_be() {
     let hooks = hooks.expect("it is well formed");
     assert!(hooks.has(HookPoint::PostToolUse) && !hooks.has(HookPoint::PreToolUse));
     assert_eq!(hooks.asked_elsewhere(&[HookPoint::PreToolUse, HookPoint::ToolSkip]), ["a"]);
+    assert_eq!(hooks.about_executions(), ["a"]);
     let [bash, glob] = ["bash", "glob"].map(|tool| tool.parse().expect("a tool name"));
     assert_eq!((hooks.holder(&bash, None), hooks.holder(&glob, None)), (Some("a"), None));
     assert!(hooks.watch(&bash, None) && !hooks.watch(&glob, None));

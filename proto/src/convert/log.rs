@@ -45,15 +45,24 @@ pub fn encode(events: &[Event], job: Option<&Dispatch>) -> Bytes {
     encode_as(0, None, events, job)
 }
 
-/// Like [`encode`], with a number by which the writer recognises the entry, and the last time at which the entry
-/// counts.
+/// Like [`encode`], with a number by which the writer recognises the entry, and the last time at which it counts.
 #[must_use]
 pub fn encode_as(nonce: u64, not_after: Option<Timestamp>, events: &[Event], job: Option<&Dispatch>) -> Bytes {
+    let not_after_ms = not_after.map_or(0, |at| at.0);
+    wire::Entry { nonce, not_after_ms, ..entry_out(events, job) }.encode_to_vec().into()
+}
+
+/// Encodes events of an attempt. `hooked`: the worker runs the hooks that the call requires.
+#[must_use]
+pub fn encode_attempt(events: &[Event], hooked: bool) -> Bytes {
+    wire::Entry { hooked, ..entry_out(events, None) }.encode_to_vec().into()
+}
+
+fn entry_out(events: &[Event], job: Option<&Dispatch>) -> wire::Entry {
     let attempt = events.iter().find_map(attempt_of).map(|attempt| attempt_out(*attempt));
     let version = if events.iter().any(opens_delayed) { WITH_DELAYS } else { VERSION };
     let events = events.iter().map(|event| wire::Event { kind: Some(event_out(event, job)) }).collect();
-    let not_after_ms = not_after.map_or(0, |not_after| not_after.0);
-    wire::Entry { version, attempt, events, nonce, not_after_ms }.encode_to_vec().into()
+    wire::Entry { version, attempt, events, nonce: 0, not_after_ms: 0, hooked: false }
 }
 
 /// Decodes a message of the log.
@@ -65,7 +74,7 @@ pub fn decode(subject: &Subject, payload: Bytes, sequence: u64, at: Timestamp) -
     check_entry_version(entry.version)?;
     let (attempt, not_after) = (entry.attempt, not_after_in(entry.not_after_ms));
     let events = entry.events.into_iter().map(|event| event_in(event, &subject.place, attempt));
-    Ok(Entry { sequence, at, not_after, events: events.collect::<Result<_, _>>()? })
+    Ok(Entry { sequence, at, not_after, hooked: entry.hooked, events: events.collect::<Result<_, _>>()? })
 }
 
 /// A release that does not know delays would dispatch the calls at once, so it must not read the opening of their run.
@@ -78,8 +87,8 @@ fn check_entry_version(version: u32) -> Result<(), InvalidMessage> {
     if version == WITH_DELAYS { Ok(()) } else { check_version(version) }
 }
 
-fn not_after_in(not_after_ms: u64) -> Option<Timestamp> {
-    (not_after_ms > 0).then_some(Timestamp(not_after_ms))
+fn not_after_in(ms: u64) -> Option<Timestamp> {
+    (ms > 0).then_some(Timestamp(ms))
 }
 
 /// The part of a job that a worker needs.
@@ -350,7 +359,7 @@ fn opened_out(opened: &RunOpened) -> wire::RunOpened {
         tenant: tenant.as_ref().map(ToString::to_string).unwrap_or_default(),
         caller: caller.as_ref().map(ToString::to_string).unwrap_or_default(),
         tools: tools.iter().map(ToString::to_string).collect(),
-        rules: rules_out(*rules),
+        rules: rules_out(rules),
         context: fields_out(context),
         erase_after_ms,
         request,
@@ -434,6 +443,7 @@ fn spec_out(spec: &CallSpec) -> wire::CallSpec {
         context: fields_out(&spec.context),
         files: spec.files.iter().map(file_out).collect(),
         asked_by: spec.asked_by.map(asked_by_out),
+        required_hooks: spec.required_hooks.clone(),
         route: Some(route),
     }
 }
@@ -469,6 +479,7 @@ fn spec_in(wire: wire::CallSpec) -> Result<CallSpec, InvalidMessage> {
         context: object("context", &wire.context)?,
         files: wire.files.into_iter().map(file_in).collect::<Result<_, _>>()?,
         asked_by: wire.asked_by.map(asked_by_in).transpose()?,
+        required_hooks: wire.required_hooks,
     })
 }
 

@@ -268,6 +268,17 @@ async fn prepare<'a>(
         job.handle_not_hosted();
         return None;
     }
+    if let Some(hook) = core.lacking_hook(spec) {
+        // A worker that was started with the file of hooks executes it.
+        if delivery.delivered == 1 {
+            tracing::error!(
+                run.id = %run, tool = %spec.tool, hook,
+                "giving back a call that requires a hook which does not run here: start this worker with --hooks"
+            );
+        }
+        job.handle_not_hosted();
+        return None;
+    }
     let tool = check_arguments(core, &spec.tool, &spec.arguments).await;
     let began = Instant::now();
     let id = AttemptId { call: *call, number: go.number, nonce: Nonce(rand::random()) };

@@ -153,7 +153,10 @@ async fn opened(
         ..v1::NewCall::default()
     };
     let request_id = ask.request_id(String::new())?;
-    let run = v1::CreateRunRequest { calls: vec![call], request_id, ..v1::CreateRunRequest::default() };
+    // A client of MCP names a tool that was listed to it, and its protocol attaches none.
+    let attaches_only = api.runs.attaches_only(api.runs.caller.tenant());
+    let tools = if attaches_only { vec![terms.tool.to_string()] } else { Vec::new() };
+    let run = v1::CreateRunRequest { calls: vec![call], request_id, tools, ..v1::CreateRunRequest::default() };
     let policy = v1::FloorPolicy::Interleaved.into();
     let opening = api.execute_run(v1::ExecuteRunRequest { run: Some(run), floor_policy: policy });
     // Not in the call's metadata: a repeated request has another span, and is the same request nevertheless.

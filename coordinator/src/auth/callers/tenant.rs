@@ -18,6 +18,9 @@ pub(super) struct RawTools {
     /// Except these.
     #[serde(default)]
     without: Vec<RawRule>,
+    /// Its calls may name only tools that their run attached.
+    #[serde(default)]
+    attached_only: bool,
 }
 
 /// The tools of a tenant.
@@ -25,6 +28,8 @@ pub(super) struct RawTools {
 pub(crate) struct TenantTools {
     only: Option<Vec<Rule>>,
     without: Vec<Rule>,
+    /// Its calls may name only tools that their run attached.
+    pub(crate) attached_only: bool,
 }
 
 impl TenantTools {
@@ -82,6 +87,7 @@ impl RawTools {
             });
             checked.collect()
         };
-        TenantTools { only: self.tools.map(|only| rules(only, "tools")), without: rules(self.without, "without") }
+        let (only, without) = (self.tools.map(|only| rules(only, "tools")), rules(self.without, "without"));
+        TenantTools { only, without, attached_only: self.attached_only }
     }
 }

@@ -27,7 +27,8 @@ fn an_owner_acts_once_everything_is_applied_that_was_in_the_log_when_the_shard_b
 fn an_entry_that_comes_twice_is_applied_once() {
     let mut story = Story::begin();
     let (run, mut heard) = (run_id(1), Vec::new());
-    let entry = Entry { sequence: 5, at: START, not_after: None, events: vec![opening(vec![spec("a")])] };
+    let entry =
+        Entry { sequence: 5, at: START, not_after: None, hooked: false, events: vec![opening(vec![spec("a")])] };
     assert!(matches!(story.owner.handle_entry(run, &entry, &mut heard, START, &story.world), Applied::Open(_)));
     assert!(matches!(story.owner.handle_entry(run, &entry, &mut heard, START, &story.world), Applied::Ignored));
 }
@@ -105,7 +106,7 @@ fn the_delay_of_a_call_is_ended_at_its_time_or_by_the_next_owner_if_that_comes_l
     // The owner dies, and the next one reads the run from the log.
     let mut next = Story { now: story.now, sequence: 1, ..Story::without_shard() };
     let mut known = Known::new(run);
-    known.apply(&Entry { sequence: 1, at: START, not_after: None, events: opens() }, &mut Vec::new());
+    known.apply(&Entry { sequence: 1, at: START, not_after: None, hooked: false, events: opens() }, &mut Vec::new());
     next.owner.handle_claimed(SHARD, 2);
     let taken = Takeover { claim: 2, through: 1, tip: 1, open: vec![known], unread: Vec::new() };
     assert!(next.owner.handle_taken(SHARD, taken, next.now) && next.owner.begin_to_lead(SHARD));

@@ -1,11 +1,56 @@
 //! Deadlines of a call: for its start, its answer and its end.
 
 use super::{Call, CallState};
-use crate::event::DeadlineKind;
+use crate::event::{CallError, DeadlineKind, ErrorKind, Outcome, Stopped};
 use crate::id::Timestamp;
 use crate::limit::{CANCEL_GRACE, OVERRUN_GRACE};
+use crate::retry::Retry;
+use crate::run::Fact;
+use crate::why::expiry;
 
 impl Call {
+    /// An owner that lagged behind must not end more than it saw. A timeout of an attempt counts only while that
+    /// attempt runs, an idle timeout only while there is no output, and a queue deadline only while no attempt has
+    /// begun. An attempt that exceeded its timeout has failed: another one follows if the policy allows it.
+    pub(crate) fn expired(&mut self, deadline: DeadlineKind, at: Timestamp, heard: &mut Vec<Fact>) {
+        if let DeadlineKind::Attempt(number) = deadline {
+            // Its worker is lost, so nobody will report that the tool is gone.
+            self.unsettled.take_if(|running| running.attempt.number == number);
+        }
+        self.without_its_word(|call| call.expire(deadline, at, heard));
+    }
+
+    fn expire(&mut self, deadline: DeadlineKind, at: Timestamp, heard: &mut Vec<Fact>) {
+        let stands = match deadline {
+            DeadlineKind::Attempt(overran) => {
+                matches!(&self.state, CallState::Running(running) if running.attempt.number == overran)
+            }
+            DeadlineKind::Idle(silent) => match (&self.state, self.idle_until()) {
+                (CallState::Running(running), Some(until)) => running.attempt.number == silent && until <= at,
+                _ => false,
+            },
+            DeadlineKind::Queue => {
+                matches!(self.state, CallState::Accepted | CallState::Delayed | CallState::Queued { .. })
+                    && self.is_untried()
+            }
+            DeadlineKind::Call | DeadlineKind::Client | DeadlineKind::Run | DeadlineKind::Opening => true,
+        };
+        if !stands {
+            return;
+        }
+        let (error, attempt) = match (deadline, &self.state) {
+            (DeadlineKind::Attempt(_), CallState::Running(running)) => (ErrorKind::AttemptTimeout, running.attempt),
+            (DeadlineKind::Idle(_), CallState::Running(running)) => (ErrorKind::IdleTimeout, running.attempt),
+            (_, _) => return self.end(Outcome::Expired(deadline), at, heard),
+        };
+        let error = CallError::new(error, expiry(deadline));
+        match self.retry(&error) {
+            Retry::GiveUp => self.end(Outcome::Expired(deadline), at, heard),
+            Retry::Again { .. } if self.cancel.is_some() => self.end_cancelled(Stopped::Unconfirmed, at, heard),
+            Retry::Again { .. } => self.try_again(attempt, error, at, heard),
+        }
+    }
+
     /// Deadline for the start of an attempt, while none runs. Calls that wait for their client or for approval are not
     /// in the queue; an approved call has its whole queue time after the approval, and a delayed one from the time
     /// before which it may not begin.

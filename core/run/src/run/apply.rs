@@ -19,7 +19,7 @@ impl Run {
                 Event::RunOpened(opened) => self.opened(opened, entry, heard),
                 _ if self.opened_at.is_none() => {}
                 event if entry.is_late() => self.pass_over(event, entry.sequence),
-                event => self.apply_event(event, (position, entry.at), &turns, heard),
+                event => self.apply_event(event, (entry, position), &turns, heard),
             }
             self.fail_if_asked_to(entry.at, &turns, heard);
             self.settle_questions(entry.at, heard);
@@ -74,7 +74,7 @@ impl Run {
         self.caller.clone_from(&opened.caller);
         self.roles = opened.roles;
         self.tools.clone_from(&opened.tools);
-        self.rules = opened.rules;
+        self.rules.clone_from(&opened.rules);
         self.context.clone_from(&opened.context);
         self.erasure = opened.erasure;
         heard.push(Fact::RunOpened);
@@ -100,8 +100,14 @@ impl Run {
         }
     }
 
-    fn apply_event(&mut self, event: &Event, at: (Position, Timestamp), turns: &[CallIndex], heard: &mut Vec<Fact>) {
-        let ((position, at), sequence) = (at, at.0.sequence);
+    fn apply_event(
+        &mut self,
+        event: &Event,
+        (entry, position): (&Entry, Position),
+        turns: &[CallIndex],
+        heard: &mut Vec<Fact>,
+    ) {
+        let (at, sequence) = (entry.at, entry.sequence);
         match event {
             Event::RunOpened(_) => {}
             Event::CallsAppended { calls } => {
@@ -150,24 +156,38 @@ impl Run {
             | Event::CallDelayEnded { .. }
             | Event::CallDecided { .. }
             | Event::ClientAnswered { .. } => self.apply_to_call(event, at, sequence, turns, heard),
+            Event::AttemptStarted { .. }
+            | Event::AttemptStopping { .. }
+            | Event::Output { .. }
+            | Event::AttemptEnded { .. } => self.apply_to_attempt(event, entry, position, heard),
+        }
+    }
+
+    /// An event that a worker stored about its attempt.
+    fn apply_to_attempt(&mut self, event: &Event, entry: &Entry, position: Position, heard: &mut Vec<Fact>) {
+        let report = |attempt, pool| Report { attempt, pool, at: entry.at, hooked: entry.hooked };
+        match event {
             Event::AttemptStarted { attempt, pool, worker, lease, from } => {
-                let report = Report { attempt: *attempt, pool, at };
+                let report = report(*attempt, pool);
                 self.with(attempt.call, |call| call.started(&report, worker, lease, *from, heard));
             }
             Event::AttemptStopping { attempt, pool, stage } => {
-                let report = Report { attempt: *attempt, pool, at };
+                let report = report(*attempt, pool);
                 self.with(attempt.call, |call| call.stopping(&report, *stage, heard));
             }
             Event::Output { attempt, pool, first, chunks } => {
-                let report = Report { attempt: *attempt, pool, at };
+                let report = report(*attempt, pool);
                 let count = u32::try_from(chunks.len()).unwrap_or(u32::MAX);
                 let span = Span { position, skip: 0, first: *first, count };
                 self.with(attempt.call, |call| call.output(&report, span, heard));
+                self.count_output(*attempt, chunks, entry.at, heard);
             }
             Event::AttemptEnded { attempt, pool, chunks, outcome } => {
-                let report = Report { attempt: *attempt, pool, at };
+                let report = report(*attempt, pool);
+                self.count_result(*attempt, outcome);
                 self.with(attempt.call, |call| call.attempt_ended(&report, *chunks, outcome, heard));
             }
+            _ => {}
         }
     }
 

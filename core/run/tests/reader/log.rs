@@ -119,6 +119,7 @@ pub(crate) fn chunks_that_count(log: &[Entry]) -> BTreeMap<CallIndex, (AttemptId
             sequence: entry.sequence,
             at: entry.at,
             not_after: None,
+            hooked: entry.hooked,
             events: vec![event.clone()],
         })
     });

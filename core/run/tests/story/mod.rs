@@ -304,8 +304,21 @@ impl Story {
         not_after: Option<Timestamp>,
         events: impl IntoIterator<Item = Event>,
     ) -> Vec<Fact> {
+        self.tell_as((not_after, false), events)
+    }
+
+    /// Stores events of a worker that runs the required hooks.
+    pub(crate) fn tell_hooked(&mut self, events: impl IntoIterator<Item = Event>) -> Vec<Fact> {
+        self.tell_as((None, true), events)
+    }
+
+    fn tell_as(
+        &mut self,
+        (not_after, hooked): (Option<Timestamp>, bool),
+        events: impl IntoIterator<Item = Event>,
+    ) -> Vec<Fact> {
         let sequence = self.log.last().map_or(1, |last| last.sequence + 10);
-        let entry = Entry { sequence, at: self.now, not_after, events: events.into_iter().collect() };
+        let entry = Entry { sequence, at: self.now, not_after, hooked, events: events.into_iter().collect() };
         let mut heard = Vec::new();
         self.run.apply(&entry, &mut heard);
         self.log.push(entry);

@@ -8,11 +8,17 @@ use toolyard_run::{Concurrency, DeadlineKind, Decider, Effects, Policy, RunOpene
 pub(crate) fn garbage() -> impl Strategy<Value = History> {
     let sequence = prop_oneof![4 => 0..100u64, 1 => Just(u64::MAX)];
     let entry = (sequence, time(), prop::option::weighted(0.2, time()), prop::collection::vec(event(), 0..5));
-    let entry = entry.prop_map(|(sequence, at, not_after, events)| Entry { sequence, at, not_after, events });
+    let entry =
+        entry.prop_map(|(sequence, at, not_after, events)| Entry { sequence, at, not_after, hooked: false, events });
     let opening = opened(prop::collection::vec(call(), 0..5));
     let opening = (opening, prop::option::weighted(0.2, time()));
-    let opening =
-        opening.prop_map(|(opened, not_after)| Entry { sequence: 1, at: START, not_after, events: vec![opened] });
+    let opening = opening.prop_map(|(opened, not_after)| Entry {
+        sequence: 1,
+        at: START,
+        not_after,
+        hooked: false,
+        events: vec![opened],
+    });
     let whole = (prop::option::weighted(0.9, opening), prop::collection::vec(entry, 0..40), time());
     whole.prop_map(|(opening, entries, now)| History { log: opening.into_iter().chain(entries).collect(), now })
 }

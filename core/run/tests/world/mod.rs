@@ -50,6 +50,11 @@ impl fmt::Debug for History {
     }
 }
 
+/// An entry of one event.
+pub(crate) fn entry(sequence: u64, at: Timestamp, event: Event) -> Entry {
+    Entry { sequence, at, not_after: None, hooked: false, events: vec![event] }
+}
+
 /// Histories of runs as they may come about. They need not have ended.
 pub(crate) fn histories() -> impl Strategy<Value = History> {
     plan().prop_map(|plan| World::play(&plan))
@@ -95,7 +100,7 @@ impl History {
 
     pub(crate) fn store(&mut self, events: Vec<Event>) {
         let sequence = self.log.last().map_or(1, |last| last.sequence.saturating_add(10));
-        self.log.push(Entry { sequence, at: self.now, not_after: None, events });
+        self.log.push(Entry { sequence, at: self.now, not_after: None, hooked: false, events });
     }
 }
 
@@ -184,7 +189,7 @@ impl World {
             deadline: START.after(plan.life),
             open: plan.open,
             fail_fast: plan.fail_fast,
-            rules: plan.rules,
+            rules: plan.rules.clone(),
             ..Opening::default()
         };
         world.store(Run::open(opening, START).expect("the plan is within the limits"));

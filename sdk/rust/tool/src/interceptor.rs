@@ -49,6 +49,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU32;
 
+use globset::GlobSet;
 use run::{CallError, ErrorKind, Manifest, ToolName};
 use serde_json::Value;
 
@@ -148,7 +149,7 @@ pub(crate) struct Chain(Arc<Vec<Ring>>);
 
 impl Chain {
     /// Adds the next one inwards; around all tools, or around some.
-    pub(crate) fn push(&mut self, tools: Option<Vec<ToolName>>, interceptor: impl Interceptor) {
+    pub(crate) fn push(&mut self, tools: Option<GlobSet>, interceptor: impl Interceptor) {
         Arc::make_mut(&mut self.0).push(Ring { tools, link: Arc::new(interceptor) });
     }
 
@@ -169,19 +170,19 @@ impl Chain {
 
 #[derive(Clone)]
 struct Ring {
-    tools: Option<Vec<ToolName>>,
+    tools: Option<GlobSet>,
     link: Arc<dyn Link>,
 }
 
 impl Ring {
     fn is_around(&self, tool: &ToolName) -> bool {
-        self.tools.as_ref().is_none_or(|tools| tools.contains(tool))
+        self.tools.as_ref().is_none_or(|tools| tools.is_match(tool.as_str()))
     }
 }
 
 impl std::fmt::Debug for Ring {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "around {:?}", self.tools)
+        f.write_str(if self.tools.is_some() { "around some tools" } else { "around all tools" })
     }
 }
 

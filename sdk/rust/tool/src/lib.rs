@@ -39,7 +39,7 @@ pub use run::{
     Role, Roles, RunId, TenantId, ToolName, Version, Violation,
 };
 pub use schema::InvalidSchema;
-pub use table::{InvalidTool, NotHosted, Table};
+pub use table::{InvalidPattern, InvalidTool, NotHosted, Table};
 pub use tool::{About, AnyTool, Tool};
 /// Makes a tool of a plain function. The function stays as it is; beside it stands a type with its name in camel case,
 /// which implements [`Tool`](trait@Tool) and is given to [`Table::host`].

@@ -158,8 +158,24 @@ impl Table {
     /// When a tool of such a name is not hosted.
     pub fn intercept_some(mut self, tools: &[&str], interceptor: impl Interceptor) -> Result<Self, NotHosted> {
         self.check_hosted(tools)?;
-        let around = self.tools.keys().filter(|known| tools.contains(&known.as_str())).cloned().collect();
+        let names: Vec<String> = tools.iter().map(|tool| (*tool).to_owned()).collect();
+        let around = patterns(&names).map_err(|_| self.not_hosted(&names.join(", ")))?;
         self.interceptors.push(Some(around), interceptor);
+        Ok(self)
+    }
+
+    /// Puts an interceptor around the executions of the tools with these names (`*` stands for any characters; all if
+    /// the list is empty), also of those that are hosted later. Aliases do not count.
+    ///
+    /// # Errors
+    /// When a pattern is invalid.
+    pub fn intercept_matching(
+        mut self,
+        tools: &[String],
+        interceptor: impl Interceptor,
+    ) -> Result<Self, InvalidPattern> {
+        let around = (!tools.is_empty()).then(|| patterns(tools)).transpose()?;
+        self.interceptors.push(around, interceptor);
         Ok(self)
     }
 
@@ -325,6 +341,19 @@ impl Table {
         let arguments = hosted.check(arguments)?;
         Ok(Prepared { hosted: Arc::clone(hosted), interceptors: self.interceptors.clone(), arguments })
     }
+}
+
+/// A pattern of names that cannot be used.
+#[derive(Debug, Clone, thiserror::Error)]
+#[error("{0}")]
+pub struct InvalidPattern(String);
+
+fn patterns(names: &[String]) -> Result<GlobSet, InvalidPattern> {
+    let mut set = GlobSetBuilder::new();
+    for name in names {
+        set.add(Glob::new(name).map_err(|error| InvalidPattern(error.to_string()))?);
+    }
+    set.build().map_err(|error| InvalidPattern(error.to_string()))
 }
 
 fn schema_of<Input: JsonSchema>() -> String {

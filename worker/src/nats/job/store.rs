@@ -4,6 +4,7 @@ use std::pin::Pin;
 use std::time::Duration;
 
 use async_nats::jetstream;
+use bytes::Bytes;
 use nats::append::{AppendFailure, Pauses};
 use owner::job::Stored;
 use proto::convert::log::{self, Job};
@@ -22,10 +23,11 @@ type Append = Pin<Box<dyn Future<Output = Result<(), Lost>> + Send>>;
 /// Appends the output of an attempt.
 pub(super) fn appender(core: &Core, job: &Job) -> impl Fn(Vec<Event>) -> Append + use<> {
     let (context, subject, run) = (core.context.clone(), subject(job), job.run);
+    let hooked = core.is_hooked(&job.spec);
     move |events| {
         let (context, subject) = (context.clone(), subject.clone());
         Box::pin(async move {
-            match store_on(context, subject, run, events, None).await {
+            match store_on(context, subject, run, log::encode_attempt(&events, hooked), None).await {
                 Stored::Confirmed => Ok(()),
                 Stored::Conflict { .. } | Stored::GivenUp | Stored::TooLarge => Err(Lost),
             }
@@ -35,7 +37,8 @@ pub(super) fn appender(core: &Core, job: &Job) -> impl Fn(Vec<Event>) -> Append 
 
 /// Appends one event, if `expected` is last on the call's output subject or `None`.
 pub(super) async fn store(core: &Core, job: &Job, event: Event, expected: Option<u64>) -> Stored {
-    store_on(core.context.clone(), subject(job), job.run, vec![event], expected).await
+    let payload = log::encode_attempt(&[event], core.is_hooked(&job.spec));
+    store_on(core.context.clone(), subject(job), job.run, payload, expected).await
 }
 
 fn subject(job: &Job) -> String {
@@ -49,11 +52,10 @@ async fn store_on(
     context: jetstream::Context,
     subject: String,
     run: RunId,
-    events: Vec<Event>,
+    payload: Bytes,
     expected: Option<u64>,
 ) -> Stored {
     let (mut is_resent, mut pauses) = (false, Pauses::default());
-    let payload = log::encode(&events, None);
     let give_up = Instant::now() + APPEND_PATIENCE;
     loop {
         let published = nats::append::publish(&context, &subject, payload.clone(), expected).await;

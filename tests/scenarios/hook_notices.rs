@@ -1,0 +1,139 @@
+//! Hooks in the coordinator beyond admission: they decide about answers of clients, and are notified of ends that no
+//! worker reports.
+
+use std::path::Path;
+use std::time::Duration;
+
+use harness::{Admin, Run, Yard, call, client_answer};
+use proto::v1::run_event::Event;
+use proto::v1::{self, CallErrorKind, FloorPolicy};
+use serde_json::json;
+
+use crate::hooks::{File, error, everything_stored};
+use crate::{check, count};
+
+/// A script that writes each request to a file.
+fn noting(told: &Path) -> String {
+    format!(r#"(cat; echo) >> {}; echo '{{"decision":"allow"}}'"#, told.display())
+}
+
+/// What hooks were told, once it has all of this.
+async fn told_of(told: &Path, all: &[&str]) -> String {
+    let has_all = async {
+        loop {
+            let text = std::fs::read_to_string(told).unwrap_or_default();
+            if all.iter().all(|part| text.contains(part)) {
+                return text;
+            }
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    };
+    let text = tokio::time::timeout(harness::PATIENCE, has_all).await;
+    text.unwrap_or_else(|_| panic!("hooks were not told of all: {:?}", std::fs::read_to_string(told)))
+}
+
+/// A run whose calls its client answers.
+async fn left_to_client(yard: &Yard, calls: Vec<v1::NewCall>) -> Run {
+    let request = v1::CreateRunRequest { calls, execute: Some(false), ..v1::CreateRunRequest::default() };
+    let created = yard.client.runs.clone().create_run(request).await.expect("it is accepted").into_inner();
+    Run { client: yard.client.clone(), id: created.run.expect("the response has the run").run_id }
+}
+
+fn client_error(id: &str, error: &str) -> v1::ToolOutput {
+    v1::ToolOutput { call_id: id.to_owned(), result: Vec::new(), error: error.to_owned() }
+}
+
+#[tokio::test]
+async fn what_a_hook_redacts_of_a_clients_answer_is_nowhere() {
+    let redact = r#"sed 's/.*"result":\(.*\)/{"decision":"modify_result","result":\1/; s/s3cret/…/g'"#;
+    let withhold = r#"cat >/dev/null; echo '{"decision":"deny","reason":"it failed"}'"#;
+    let deny = r#"cat >/dev/null; echo '{"decision":"deny","reason":"not for models"}'"#;
+    let file = File::new()
+        .hook("redacts", "post_tool_use", "echo", redact)
+        .hook("denies", "post_tool_use", "count", deny)
+        .hook("crashes", "post_tool_use", "sleep", "kill -9 $$")
+        .hook("withholds", "tool_error", "echo", withhold);
+    let yard = file.yard().await;
+    let _worker = yard.worker().await;
+    let echo = |id: &str| call(id, "echo", json!({ "text": "x" }));
+    let sleep = call("crashed", "sleep", json!({ "ms": 0, "text": "x" }));
+    let run = left_to_client(&yard, vec![echo("redacted"), count("denied", 1, 0), sleep, echo("failed")]).await;
+    let said = |id: &str| client_answer(id, "it is s3cret");
+    let answers = vec![said("redacted"), said("denied"), said("crashed"), client_error("failed", "s3cret")];
+    run.submit(answers.clone()).await.expect("they wait for it");
+    run.submit(answers).await.expect("the same answers are the same after hooks, too");
+    let events = run.watch(FloorPolicy::Arrival).await.to_end().await;
+    let outcomes = check::outcomes(&events);
+    assert_eq!(check::text(&outcomes["redacted"]), "it is …");
+    let (kind, message) = error(&outcomes["denied"]);
+    let why = "the client answered, and its answer was withheld: not for models";
+    assert_eq!((kind, message.as_str()), (CallErrorKind::Denied, why));
+    let (kind, message) = error(&outcomes["crashed"]);
+    assert_eq!(kind, CallErrorKind::HookFailed, "{message}");
+    assert_eq!(error(&outcomes["failed"]), (CallErrorKind::ClientFailed, "it failed".to_owned()));
+    let log = String::from_utf8_lossy(&everything_stored(&yard).await).into_owned();
+    assert!(log.contains("it is …") && !log.contains("s3cret"), "a secret was stored");
+}
+
+async fn cancelled(yard: &Yard) {
+    let mut stream = yard.client.execute(vec![count("cancelled", 1000, 50)]).await;
+    stream.until(|event| matches!(event, Event::CallOutput(_))).await;
+    stream.run(&yard.client).cancel("not needed").await;
+    stream.to_end().await;
+}
+
+async fn expired(yard: &Yard) {
+    let timeout = Some(Duration::from_millis(500).try_into().expect("it is short"));
+    let call = v1::NewCall { timeout, ..count("expired", 1000, 50) };
+    yard.client.execute(vec![call]).await.to_end().await;
+}
+
+async fn undecided(yard: &Yard) {
+    let timeout = Some(Duration::from_millis(200).try_into().expect("it is short"));
+    let approval = Some(v1::ApprovalRequest { timeout, default: 0 });
+    yard.client.execute(vec![v1::NewCall { approval, ..count("undecided", 1, 0) }]).await.to_end().await;
+}
+
+async fn repeated(yard: &Yard) {
+    let (calls, request_id) = (vec![count("repeated", 1, 0)], "the-same".to_owned());
+    let request = v1::CreateRunRequest { calls, request_id, ..v1::CreateRunRequest::default() };
+    for _ in 0..2 {
+        yard.client.runs.clone().create_run(request.clone()).await.expect("it is accepted");
+    }
+}
+
+#[tokio::test]
+async fn hooks_are_notified_of_every_end_that_no_worker_asks_about() {
+    let file = File::new();
+    let (errors, skips) = (file.path("errors"), file.path("skips"));
+    let file =
+        file.hook("errors", "tool_error", "*", &noting(&errors)).hook("skips", "tool_skip", "*", &noting(&skips));
+    let admin = Admin::anywhere();
+    let fixture = file.fixture();
+    let yard = Yard::start_with(admin.of(&fixture)).await;
+    let mut worker = fixture.worker(&yard.broker.url(), "main", 4).await;
+    yard.client.wait_for_tool("echo").await;
+    cancelled(&yard).await;
+    expired(&yard).await;
+    undecided(&yard).await;
+    repeated(&yard).await;
+    let lost = call("lost", "writes", json!({ "path": file.path("x"), "line": "x", "then_wait_ms": 600_000 }));
+    let mut stream = yard.client.execute(vec![lost]).await;
+    stream.until(|event| matches!(event, Event::AttemptStarted(_))).await;
+    worker.kill().await;
+    stream.to_end().await;
+    let of_errors = [r#""kind":"CANCELLED""#, r#""kind":"EXPIRED""#, r#""kind":"INTERRUPTED""#];
+    let text = told_of(&errors, &of_errors).await;
+    assert!(text.lines().all(|line| line.contains(r#""event":"tool_error""#)), "{text}");
+    told_of(&skips, &[r#""kind":"REJECTED""#, r#""kind":"REPEATED""#]).await;
+    for line in [
+        r#"toolyard_hooks_total{hook="errors",moment="tool_error",decision="notified"} 3"#,
+        r#"toolyard_hooks_total{hook="skips",moment="tool_skip",decision="notified"} 2"#,
+        r#"toolyard_hook_seconds_count{hook="errors",moment="tool_error"} 3"#,
+    ] {
+        admin.until("/metrics", |_, text| text.lines().any(|found| found == line)).await;
+    }
+    let stranded = v1::NewCall { without_worker: v1::WithoutWorker::Fail.into(), ..count("stranded", 1, 0) };
+    yard.client.execute(vec![stranded]).await.to_end().await;
+    told_of(&skips, &[r#""kind":"NO_WORKER""#]).await;
+}

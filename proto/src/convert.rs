@@ -13,6 +13,8 @@ mod requester;
 pub mod snapshot;
 pub mod worker;
 
+use std::num::NonZeroU64;
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -272,7 +274,8 @@ pub(crate) fn rules_out(rules: &Rules) -> Option<v1::RunRules> {
         Some(true) => v1::Confirmation::Ask,
         Some(false) => v1::Confirmation::None,
     };
-    let of_tools = rules.calls_max_of.iter().map(|(tool, max)| (tool.to_string(), most(*max)));
+    let of_tools =
+        rules.calls_max_of.iter().flat_map(|all| all.iter()).map(|(tool, max)| (tool.to_string(), most(*max)));
     (*rules != Rules::default()).then(|| v1::RunRules {
         confirmation: confirmation.into(),
         running_max: most(running_max),
@@ -280,7 +283,7 @@ pub(crate) fn rules_out(rules: &Rules) -> Option<v1::RunRules> {
         error_policy: error_policy.into(),
         calls_max_of_tool: most(calls_max_of_tool),
         calls_max_of: of_tools.collect(),
-        output_bytes_max: rules.output_bytes_max.unwrap_or(0),
+        output_bytes_max: rules.output_bytes_max.map_or(0, NonZeroU64::get),
     })
 }
 
@@ -305,8 +308,8 @@ pub fn rules(wire: Option<v1::RunRules>) -> Rules {
         calls_max: most(wire.calls_max),
         fails_with_call,
         calls_max_of_tool: most(wire.calls_max_of_tool),
-        calls_max_of: of_tools.collect(),
-        output_bytes_max: (wire.output_bytes_max > 0).then_some(wire.output_bytes_max),
+        calls_max_of: (!wire.calls_max_of.is_empty()).then(|| Arc::new(of_tools.collect())),
+        output_bytes_max: NonZeroU64::new(wire.output_bytes_max),
     }
 }
 

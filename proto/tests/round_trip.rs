@@ -222,8 +222,8 @@ fn rules([is_named, fail_fast, open, client_only]: [bool; 4]) -> run::Rules {
         calls_max: client_only.then_some(7),
         fails_with_call: fail_fast,
         calls_max_of_tool: open.then_some(40),
-        calls_max_of: is_named.then_some(of_tool).into_iter().collect(),
-        output_bytes_max: fail_fast.then_some(1_000_000),
+        calls_max_of: is_named.then(|| Arc::new([of_tool].into())),
+        output_bytes_max: std::num::NonZeroU64::new(if fail_fast { 1_000_000 } else { 0 }),
     }
 }
 

@@ -39,6 +39,7 @@ pub(crate) struct Report {
     pub(crate) tally: BTreeMap<&'static str, u32>,
 }
 
+#[expect(clippy::large_enum_variant, reason = "a test holds few of them")]
 enum What {
     Message {
         from: Node,

@@ -13,7 +13,7 @@ pub(crate) fn beyond(index: usize, rules: &Rules) -> Option<CallError> {
 
 /// Refuses the calls of tools that have reached their limit. Calls that are refused anyway do not count.
 pub(crate) fn refuse_beyond(calls: &mut [CallSpec], earlier: Option<&Run>, rules: &Rules) {
-    if rules.calls_max_of_tool.is_none() && rules.calls_max_of.is_empty() {
+    if rules.calls_max_of_tool.is_none() && rules.calls_max_of.is_none() {
         return;
     }
     let mut counts: HashMap<ToolName, u16> = HashMap::new();

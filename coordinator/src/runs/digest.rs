@@ -95,17 +95,17 @@ fn add_approved(hash: &mut Hash, approved: &Approved) {
 /// Limits that are not set are left out of the hash, as default rules.
 fn hash_limits(hash: &mut Hash, rules: &Rules) {
     let max = |max: Option<u16>| max.map_or(u64::MAX, u64::from);
-    if rules.calls_max_of_tool.is_some() || !rules.calls_max_of.is_empty() {
+    if rules.calls_max_of_tool.is_some() || rules.calls_max_of.is_some() {
         hash.text("calls of tools");
         hash.number(max(rules.calls_max_of_tool));
-        hash.number(rules.calls_max_of.len() as u64);
-        for (tool, of_tool) in &rules.calls_max_of {
+        hash.number(rules.calls_max_of.as_ref().map_or(0, |all| all.len() as u64));
+        for (tool, of_tool) in rules.calls_max_of.iter().flat_map(|all| all.iter()) {
             hash.text(tool.as_str());
             hash.number(max(*of_tool));
         }
     }
     if let Some(bytes) = rules.output_bytes_max {
         hash.text("output bytes");
-        hash.number(bytes);
+        hash.number(bytes.get());
     }
 }

@@ -1,6 +1,8 @@
 //! Rules for the execution of a run's calls, as its caller chose, and the use of their results.
 
 use std::collections::BTreeMap;
+use std::num::NonZeroU64;
+use std::sync::Arc;
 
 use crate::call::Call;
 use crate::event::Outcome;
@@ -21,16 +23,17 @@ pub struct Rules {
     /// How many calls of each tool the run may have; further ones are refused.
     pub calls_max_of_tool: Option<u16>,
     /// The same for single tools; `None` for a tool whose calls are not limited in this way.
-    pub calls_max_of: BTreeMap<ToolName, Option<u16>>,
+    pub calls_max_of: Option<Arc<BTreeMap<ToolName, Option<u16>>>>,
     /// How many bytes of output and results its calls may store that workers execute. A call that stores more fails.
-    pub output_bytes_max: Option<u64>,
+    pub output_bytes_max: Option<NonZeroU64>,
 }
 
 impl Rules {
     /// How many calls of this tool the run may have; `None` if they are not limited.
     #[must_use]
     pub fn calls_max_of(&self, tool: &ToolName) -> Option<u16> {
-        self.calls_max_of.get(tool).copied().unwrap_or(self.calls_max_of_tool)
+        let own = self.calls_max_of.as_ref().and_then(|all| all.get(tool).copied());
+        own.unwrap_or(self.calls_max_of_tool)
     }
 }
 

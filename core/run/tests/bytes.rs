@@ -2,12 +2,14 @@
 
 mod story;
 
+use std::num::NonZeroU64;
+
 use story::{Story, answered, client, completed, dispatched, ended, output, repeatable, started};
 use toolyard_run::{AttemptOutcome, CallIndex, Effect, ErrorKind, Outcome, Rules};
 
 /// A run whose calls `a` and `b` run. Each chunk of output takes 7 bytes, and each result 4.
 fn limited(max: u64) -> Story {
-    let rules = Rules { output_bytes_max: Some(max), ..Rules::default() };
+    let rules = Rules { output_bytes_max: NonZeroU64::new(max), ..Rules::default() };
     let mut story = Story::under(rules, [repeatable("a"), repeatable("b"), client("c")]);
     story.tell_all([dispatched(0), started(0, 1), dispatched(1), started(1, 1)]);
     story

@@ -111,7 +111,7 @@ pub(crate) fn question(question: &HookRequest) -> Bytes {
             output = said.as_ref().map(|said| said.iter().map(said_out).collect());
         }
         CallStage::Failed { error: why } => error = Some(fault(why)),
-        CallStage::Ended { kind, message, .. } => error = Some(Fault { kind: *kind, message, retryable: false }),
+        CallStage::Ended { kind, message, .. } => error = Some(Fault { kind, message, retryable: false }),
     }
     let asked = Asked {
         event: question.moment(),

@@ -21,6 +21,7 @@ const METADATA_NAME_BYTES_MAX: usize = 64;
 const METADATA_VALUE_BYTES_MAX: usize = 512;
 
 /// A request for a response.
+#[expect(clippy::large_enum_variant, reason = "there is one for each request, and it is taken apart at once")]
 #[derive(Debug, Clone, PartialEq)]
 pub enum Asked {
     /// Calls to execute.

@@ -196,7 +196,7 @@ mod tests {
             (r#"{"turn":[],"toolyard":{"calls":[{"tool":"a"}]}}"#, "/toolyard/calls"),
             (r#"{"turn":[],"toolyard":{"rules":{"running_max":"x"}}}"#, "/toolyard/rules/running_max"),
             (r#"{"turn":[],"toolyard":{"on_disconnect":"sulk"}}"#, "/toolyard/on_disconnect"),
-            (r#"{"turn":[],"toolyard":{"tenannt":"a"}}"#, "/toolyard/tenannt"),
+            (r#"{"turn":[],"toolyard":{"tenannt":"a"}}"#, "/toolyard"),
             (r#"{"turn":[],"toolyard":{"tenant":"a","tenant":"b"}}"#, "/toolyard"),
             (r#"{"turn":[],"toolyard":[]}"#, "/toolyard"),
             (r#"{"turn":[],"tenant":"a"}"#, "/tenant"),

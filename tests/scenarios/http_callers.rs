@@ -23,7 +23,7 @@ async fn get(yard: &Guarded, name: &str, path: &str) -> Answer {
     ask(yard, Some(&yard.callers.key(name)), Method::GET, path, &Value::Null).await
 }
 
-async fn post(yard: &Guarded, name: &str, path: &str, body: &Value) -> Answer {
+pub(crate) async fn post(yard: &Guarded, name: &str, path: &str, body: &Value) -> Answer {
     ask(yard, Some(&yard.callers.key(name)), Method::POST, path, body).await
 }
 

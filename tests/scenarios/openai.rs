@@ -182,12 +182,16 @@ async fn the_result_of_a_final_tool_is_a_message_of_the_thread_of_its_run() {
 
 /// The part of the document that defines messages, with one of them at its top.
 fn schema(document: &Value, name: &str) -> schema::Schema {
-    let reference = format!("#/components/schemas/{name}");
-    let needed = |wanted: &str| wanted.starts_with("OpenAI");
-    let schemas = document["components"]["schemas"].as_object().expect("schemas");
-    let schemas: serde_json::Map<_, _> =
-        schemas.iter().filter(|(name, _)| needed(name)).map(|(name, schema)| (name.clone(), schema.clone())).collect();
-    let text = json!({ "$ref": reference, "components": { "schemas": schemas } }).to_string();
+    let reference = |name: &str| format!("#/components/schemas/{name}");
+    let all = document["components"]["schemas"].as_object().expect("schemas");
+    let (mut schemas, mut needed) = (serde_json::Map::new(), vec![name.to_owned()]);
+    while let Some(name) = needed.pop() {
+        let text = all[&name].to_string();
+        schemas.insert(name.clone(), all[&name].clone());
+        let refers = |other: &&String| text.contains(&format!("\"{}\"", reference(other)));
+        needed.extend(all.keys().filter(refers).filter(|other| !schemas.contains_key(*other)).cloned());
+    }
+    let text = json!({ "$ref": reference(name), "components": { "schemas": schemas } }).to_string();
     schema::Schema::compile(&text).unwrap_or_else(|error| panic!("{name}: {error}"))
 }
 

@@ -133,6 +133,12 @@ impl Tools {
         Ok(())
     }
 
+    /// With tools that the request defines elsewhere.
+    pub(crate) fn with(mut self, others: &[v1::RequestTool]) -> Self {
+        self.own.extend_from_slice(others);
+        self
+    }
+
     /// The client's own tool of this name, if there is one.
     pub(crate) fn own(&self, name: &str) -> Option<&v1::RequestTool> {
         self.own.iter().find(|tool| tool.name == name)

@@ -13,16 +13,18 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::MethodRouter;
 use bytes::Bytes;
 use formats::openai::{InputError, without_foreign_tools};
+use formats::tools::Format;
 use futures::{Stream, StreamExt as _};
 use http::{HeaderValue, Method, StatusCode, header};
 use proto::{Reason, v1};
-use run::RunId;
+use run::{RunId, ToolName};
 use serde_json::{Value, json};
 
 use super::ask::Ask;
 use super::stored::{self, Room};
 use super::{answering, sse};
 use crate::admission::error::RequestError;
+use crate::api::abandoned::Abandoned;
 use crate::api::output::{Piece, Streaming};
 use crate::api::problem::{Place, Problem};
 use crate::api::{Api, ApiError};
@@ -227,6 +229,8 @@ fn malformed(parameter: &str, message: &str) -> Wrong {
     Wrong::new(Reason::Malformed, format!("{parameter}: {message}"), Some(parameter))
 }
 
+/// The form of the tools' names in requests of these APIs.
+pub(super) const FORM: Format = Format::OpenAi;
 /// The body of a request, without tools that are not executed here if the client does not want them refused.
 fn body(ask: &Ask) -> Result<std::borrow::Cow<'_, [u8]>, Wrong> {
     match ask.query.iter().find(|(name, _)| name == "foreign_tools").map(|(_, value)| value.as_str()) {
@@ -238,10 +242,12 @@ fn body(ask: &Ask) -> Result<std::borrow::Cow<'_, [u8]>, Wrong> {
 
 /// The name of a worker's tool, for a name that a model was given.
 fn hosted(api: &Api) -> impl Fn(&str) -> Option<String> + 'static {
-    let registry = std::sync::Arc::clone(&api.runs.registry.borrow());
+    let runs = api.runs.clone();
+    let registry = std::sync::Arc::clone(&runs.registry.borrow());
     move |name| {
-        let known = |name: &str| registry.catalog.find(&name.parse().ok()?).map(|entry| entry.name.to_string());
-        known(name).or_else(|| known(&name.replace("__", ".")))
+        let known = |name: &ToolName| registry.catalog.find(name).map(|entry| entry.name.to_string());
+        let hidden = || known(&name.replace("__", ".").parse().ok()?);
+        known(&runs.own_name(name)?).or_else(hidden)
     }
 }
 
@@ -250,6 +256,11 @@ async fn watch(api: &Api, run: RunId) -> Result<Box<Reader>, Wrong> {
     let policy = v1::FloorPolicy::Arrival.into();
     let request = v1::WatchRunRequest { run_id: run.to_string(), after_sequence: None, floor_policy: policy };
     Ok(api.watch_run(request).await?)
+}
+
+/// Cancels a run when its client disconnects, if the client wants that.
+fn abandoned(api: &Api, run: RunId, is_wanted: bool) -> Option<Abandoned> {
+    is_wanted.then(|| Abandoned::new(&api.abandoned, &api.runs, (run, Vec::new())))
 }
 
 /// A run's own id, from the path.
@@ -270,9 +281,11 @@ trait Face: Send + 'static {
 }
 
 /// A stream of a conversion's text, with comments while there is nothing to send for long.
-fn streamed<F: Face>(reader: Box<Reader>, api: &Api, face: F) -> Response {
-    let telling = (Streaming::new(reader, api.stop.clone(), None), face, (api.clone(), Room::default()), false);
-    let texts = futures::stream::unfold(telling, async |(mut streaming, mut face, mut images, ended)| {
+fn streamed<F: Face>(reader: Box<Reader>, api: &Api, face: F, abandoned: Option<Abandoned>) -> Response {
+    let (streaming, images) = (Streaming::new(reader, api.stop.clone(), None), (api.clone(), Room::default()));
+    let telling = (streaming, face, images, abandoned, false);
+    let texts = futures::stream::unfold(telling, async |telling| {
+        let (mut streaming, mut face, mut images, mut abandoned, ended) = telling;
         if ended {
             return None;
         }
@@ -296,7 +309,10 @@ fn streamed<F: Face>(reader: Box<Reader>, api: &Api, face: F) -> Response {
                 true
             }
         };
-        Some((Bytes::from(text), (streaming, face, images, ended)))
+        if let Some(abandoned) = abandoned.take_if(|_| ended) {
+            abandoned.keep();
+        }
+        Some((Bytes::from(text), (streaming, face, images, abandoned, ended)))
     });
     sse::response(without_silence(texts))
 }

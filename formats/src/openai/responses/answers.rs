@@ -21,6 +21,7 @@ pub struct Continued {
     pub previous: ResponseId,
     pub is_streamed: bool,
     pub is_background: bool,
+    pub cancels_on_disconnect: bool,
     /// Whether to store the response. If unset, the setting of the previous responses applies.
     pub store: Option<bool>,
     /// With a pointer to each in the request.

@@ -12,7 +12,7 @@ use serde_json::json;
 use tokio::time::Instant;
 use uuid::Builder;
 
-use super::{Face, Route, Wrong, answer, body, hosted, list, path, streamed, watch};
+use super::{FORM, Face, Route, Wrong, abandoned, answer, body, hosted, list, path, streamed, watch};
 use crate::admission::error::RequestError;
 use crate::api::http::ask::Ask;
 use crate::api::http::sse;
@@ -68,8 +68,9 @@ async fn thread(ask: Asks) -> Answered {
 
 async fn create(api: Api, ask: Asks) -> Answered {
     let ask = ask?;
-    let Asked { mut run, is_streamed } = Asked::read(&body(&ask)?, &hosted(&api))?;
-    run.request_id = ask.request_id(String::new())?;
+    let api = api.in_form(FORM);
+    let Asked { mut run, is_streamed, cancels_on_disconnect } = Asked::read(&body(&ask)?, &hosted(&api))?;
+    run.request_id = ask.request_id(run.request_id)?;
     let reader = api.execute_run(run.into()).await.map_err(|error| Wrong::of_run(error, &ask, "/tool_calls"))?;
     let run = reader.run().id();
     let thread = match path(&ask, "thread_id") {
@@ -77,7 +78,8 @@ async fn create(api: Api, ask: Asks) -> Answered {
         thread => thread.to_owned(),
     };
     if is_streamed {
-        return Ok(streamed(reader, &api, Telling { stream: Stream::new(run, &thread), from: 0 }));
+        let left = abandoned(&api, run, cancels_on_disconnect);
+        return Ok(streamed(reader, &api, Telling { stream: Stream::new(run, &thread), from: 0 }, left));
     }
     Ok(answer(&standing(&api, reader, &thread).await?.run()))
 }
@@ -129,7 +131,7 @@ async fn submit(api: Api, ask: Asks) -> Answered {
     api.submit_tool_outputs(outputs).await.map_err(|error| Wrong::of_answers(error, "/tool_outputs"))?;
     let reader = watch(&api, run).await?;
     if is_streamed {
-        return Ok(streamed(reader, &api, Telling { stream: Stream::new(run, thread), from }));
+        return Ok(streamed(reader, &api, Telling { stream: Stream::new(run, thread), from }, None));
     }
     Ok(answer(&standing(&api, reader, thread).await?.run()))
 }

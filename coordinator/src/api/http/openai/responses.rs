@@ -13,8 +13,9 @@ use run::{Run, RunStatus};
 use serde_json::{Value, json};
 use tokio::time::{Instant, timeout};
 
-use super::{Face, Route, Wrong, answer, body, hosted, list, malformed, path, streamed, watch};
+use super::{FORM, Face, Route, Wrong, abandoned, answer, body, hosted, list, malformed, path, streamed, watch};
 use crate::admission::error::RequestError;
+use crate::api::abandoned::Abandoned;
 use crate::api::http::ask::Ask;
 use crate::api::http::sse;
 use crate::api::http::stored::{self, Room};
@@ -57,24 +58,30 @@ type Answered = Result<Response, Wrong>;
 async fn create(api: Api, ask: Asks) -> Answered {
     let ask = ask?;
     let (shows_all, items) = (shows_all(&ask)?, items_wanted(&ask)?);
+    let api = api.in_form(FORM);
     let asked = Asked::read(&body(&ask)?, &hosted(&api))?;
-    let (reader, id, is_streamed, is_background) = match asked {
-        Asked::Opened(Opened { mut run, is_streamed, is_background }) => {
-            run.request_id = ask.request_id(String::new())?;
+    let (reader, id, is_streamed, is_background, cancels) = match asked {
+        Asked::Opened(Opened { mut run, is_streamed, is_background, cancels_on_disconnect }) => {
+            run.request_id = ask.request_id(run.request_id)?;
             let reader = api.execute_run(run.into()).await.map_err(|error| Wrong::of_run(error, &ask, "/input"))?;
             let id = ResponseId { run: reader.run().id(), part: 0 };
-            (reader, id, is_streamed, is_background)
+            (reader, id, is_streamed, is_background, cancels_on_disconnect)
         }
         Asked::Continued(continued) => {
             let (reader, id, still_waits) = go_on(&api, &continued).await?;
-            (reader, id, continued.is_streamed, continued.is_background || still_waits)
+            let is_background = continued.is_background || still_waits;
+            (reader, id, continued.is_streamed, is_background, continued.cancels_on_disconnect)
         }
     };
+    let abandoned = abandoned(&api, id.run, cancels && !is_background);
     if is_streamed {
-        return Ok(streamed(reader, &api, Telling { stream: Stream::new(id.run, items), id, after: None, shows_all }));
+        let telling = Telling { stream: Stream::new(id.run, items), id, after: None, shows_all };
+        return Ok(streamed(reader, &api, telling, abandoned));
     }
     let mut told = Told::new(reader, id, items);
-    let response = if is_background { told.begun(&api).await? } else { told.ended(&api).await? };
+    let response = if is_background { told.begun(&api).await } else { told.ended(&api).await };
+    abandoned.into_iter().for_each(Abandoned::keep);
+    let response = response?;
     Ok(answer(&response))
 }
 
@@ -137,7 +144,8 @@ async fn retrieve(api: Api, ask: Asks) -> Answered {
                 return Err(Wrong::new(Reason::UnknownSequenceNumber, message, Some("starting_after")));
             }
             let reader = watch(&api, id.run).await?;
-            Ok(streamed(reader, &api, Telling { stream: Stream::new(id.run, items), id, after, shows_all }))
+            let telling = Telling { stream: Stream::new(id.run, items), id, after, shows_all };
+            Ok(streamed(reader, &api, telling, None))
         }
         Some(_) => Err(malformed("stream", "true or false was expected")),
     }

@@ -4,6 +4,8 @@ mod assistants;
 
 use serde_json::{Value, json};
 
+use super::super::batch::options;
+
 /// The messages by their names.
 pub(crate) fn all() -> Vec<(String, Value)> {
     let schemas = [
@@ -119,6 +121,7 @@ fn response_request() -> Value {
             "max_tool_calls": json!({ "type": ["integer", "null"], "minimum": 1, "description": "Calls beyond this \
                 limit fail." }),
             "metadata": metadata(),
+            "toolyard": options(),
         }),
     );
     request["description"] =

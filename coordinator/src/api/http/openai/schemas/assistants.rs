@@ -2,6 +2,7 @@
 
 use serde_json::{Value, json};
 
+use super::super::super::batch::options;
 use super::{flag, list, may_be_null, metadata, named, object, one_of, text, time};
 
 pub(super) fn thread() -> Value {
@@ -42,6 +43,7 @@ pub(super) fn run_request() -> Value {
                 `file_ids` has ids of objects. `_all` has those of every tool." }),
             "parallel_tool_calls": may_be_null(flag("false: the calls run one after another.")),
             "metadata": metadata(),
+            "toolyard": options(),
         }),
     );
     request["description"] = "Members that concern a model, an assistant or messages are ignored.".into();

@@ -22,7 +22,10 @@ pub(super) fn input(run: &Run, heard: &Heard) -> Vec<Value> {
 
 /// The calls whose results are the answer, with the names that metadata of such an answer has.
 pub(super) fn directly(run: &Run) -> Value {
-    let of = |call: &run::Call| serde_json::json!({ "toolId": call.spec().id.as_str(), "toolName": call.spec().tool.to_string() });
+    let of = |call: &run::Call| {
+        let spec = call.spec();
+        serde_json::json!({ "toolId": spec.id.as_str(), "toolName": spec.tool.to_string() })
+    };
     run.requested_calls().map(of).collect()
 }
 

@@ -84,8 +84,8 @@ impl Tools {
             "" => return Err(InputError::invalid(format!("{at}/type"), "the type of the tool is missing")),
             kind => {
                 let message = format!(
-                    "tools of type {:?} are not supported: leave workers' tools out, and list others as functions; with \
-                     ?foreign_tools=ignore they are passed over",
+                    "tools of type {:?} are not supported: leave workers' tools out, and list others as functions; \
+                     with ?foreign_tools=ignore they are passed over",
                     kind.chars().take(64).collect::<String>()
                 );
                 return Err(InputError::unsupported(format!("{at}/type"), message));

@@ -7,7 +7,7 @@ use proto::v1;
 use proto::v1::content::Body;
 use serde_json::Value;
 
-/// The media type and the URL of a part that is no text. An object's URL is the path at which any coordinator serves it.
+/// The media type and the URL of a part that is no text. The URL of an object is its path at any coordinator.
 pub(crate) fn of(content: &v1::Content) -> Option<(String, String)> {
     match content.body.as_ref()? {
         Body::Data(data) => {
@@ -19,7 +19,8 @@ pub(crate) fn of(content: &v1::Content) -> Option<(String, String)> {
     }
 }
 
-/// A link to a part of a result, or one that its tool gave as JSON: `{"type": "link" | "resource_link" | "image_url", …}`.
+/// A link to a part of a result, or one that its tool gave as JSON with the `type` `link`, `resource_link` or
+/// `image_url`.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Link {
     pub(crate) url: String,

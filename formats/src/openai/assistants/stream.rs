@@ -200,18 +200,7 @@ impl Stream {
                 self.end_part("requires_action", "thread.run.requires_action");
             }
             Told::RunEnded(ended) => {
-                self.ended_at = Some(at);
-                self.is_direct = ended.return_direct;
-                for (index, outcome) in std::mem::take(&mut self.direct).iter().filter(|_| ended.return_direct) {
-                    self.say_message(*index, outcome, at);
-                }
-                let (status, kind) = match ended.status() {
-                    v1::RunStatus::Cancelled => ("cancelled", "thread.run.cancelled"),
-                    v1::RunStatus::Expired => ("expired", "thread.run.expired"),
-                    v1::RunStatus::Failed => ("failed", "thread.run.failed"),
-                    _ => ("completed", "thread.run.completed"),
-                };
-                self.end_part(status, kind);
+                self.end_run(ended, at);
             }
             Told::CancelRequested(requested) => {
                 let step = self.calls.find(&requested.call_id).and_then(|index| self.steps.get_mut(index));
@@ -228,6 +217,21 @@ impl Stream {
             | Told::RunClosed(_)
             | Told::RunStatusChanged(_) => {}
         }
+    }
+
+    fn end_run(&mut self, ended: &v1::RunEnded, at: i64) {
+        self.ended_at = Some(at);
+        self.is_direct = ended.return_direct;
+        for (index, outcome) in std::mem::take(&mut self.direct).iter().filter(|_| ended.return_direct) {
+            self.say_message(*index, outcome, at);
+        }
+        let (status, kind) = match ended.status() {
+            v1::RunStatus::Cancelled => ("cancelled", "thread.run.cancelled"),
+            v1::RunStatus::Expired => ("expired", "thread.run.expired"),
+            v1::RunStatus::Failed => ("failed", "thread.run.failed"),
+            _ => ("completed", "thread.run.completed"),
+        };
+        self.end_part(status, kind);
     }
 
     fn end_part(&mut self, status: &'static str, kind: &'static str) {

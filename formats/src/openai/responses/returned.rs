@@ -22,7 +22,10 @@ pub(super) fn input(run: &Run, heard: &Heard) -> Vec<Value> {
 
 /// The calls whose results are the answer, with the names that metadata of such an answer has.
 pub(super) fn directly(run: &Run) -> Value {
-    let of = |call: &run::Call| serde_json::json!({ "toolId": call.spec().id.as_str(), "toolName": call.spec().tool.to_string() });
+    let of = |call: &run::Call| {
+        let spec = call.spec();
+        serde_json::json!({ "toolId": spec.id.as_str(), "toolName": spec.tool.to_string() })
+    };
     run.requested_calls().map(of).collect()
 }
 
@@ -46,7 +49,7 @@ fn is_object(json: &[u8]) -> bool {
 /// The parts of a result that an item cannot carry, each with its media type and a URL: of its bytes, or of the object
 /// that holds it. `null` if there are none.
 pub(super) fn attachments(outcome: &v1::CallOutcome) -> Value {
-    let urls = outcome.result.iter().filter_map(|content| crate::openai::url::of(content));
+    let urls = outcome.result.iter().filter_map(crate::openai::url::of);
     let attached: Vec<Value> =
         urls.map(|(media_type, url)| serde_json::json!({ "media_type": media_type, "url": url })).collect();
     if attached.is_empty() { Value::Null } else { attached.into() }

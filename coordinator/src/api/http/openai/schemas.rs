@@ -111,7 +111,7 @@ fn response_request() -> Value {
             "input": json!({ "type": "array", "items": { "type": "object", "required": ["type"] }, "description": "\
                 The calls to execute, as a model requested them; or, with `previous_response_id`, the outputs and \
                 the approvals that answer open calls. Calls that are answered within the list are ignored." }),
-            "previous_response_id": may_be_null(text("The response whose open calls are answered, all or some of them.")),
+            "previous_response_id": may_be_null(text("The response whose open calls are answered: some or all.")),
             "stream": may_be_null(flag("Whether the answer is a stream of events.")),
             "background": may_be_null(flag("Whether to answer immediately, and not when the response has ended.")),
             "store": may_be_null(flag("false: the response is deleted some time after its run's end. A response \
@@ -229,7 +229,7 @@ fn items_of_hosted_tools() -> Vec<Value> {
             "image_generation_call",
             &["call_id", "result", "status"],
             json!({ "call_id": call_id(), "result": { "type": ["string", "null"], "description":
-                "Base64; the URL of an image that is larger than 8 MiB; null until the call ends, and empty if it failed." },
+                "Base64; the URL of an image above 8 MiB; null until the call ends, and empty if it failed." },
                 "status": status() }),
         ),
         item_of(

@@ -39,8 +39,8 @@ pub const CALLED_AS: &str = "toolyard.called_as";
 /// The channel of a call's output with unfinished images: announcements as JSON, and pieces of their bytes. The result
 /// replaces them, so output that is gathered for a model leaves them out.
 pub const PARTIAL_IMAGE: &str = "partial_image";
-/// The channel of a call's output with what an agent says while it works. Its last message is the result, so output that
-/// is gathered for a model leaves it out.
+/// The channel of a call's output with what an agent says while it works. Its last message is the result, so output
+/// that is gathered for a model leaves it out.
 pub const AGENT_TEXT: &str = "agent";
 /// The number of shards of all runs. It is fixed for the life of a log, because run ids contain their shard.
 pub const SHARDS: u8 = 16;

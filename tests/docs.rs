@@ -4,6 +4,8 @@
 use std::collections::{BTreeSet, HashMap};
 use std::path::{Component, Path, PathBuf};
 
+use harness::rows::{Test, page, rows};
+
 /// Longest line of prose, in characters.
 const COLUMNS_MAX: usize = 120;
 
@@ -176,6 +178,37 @@ fn every_test_that_proves_a_promise_exists() {
     }
     assert!(count > 60, "the tests were found: {count}");
     assert!(missing.is_empty(), "{missing:#?}");
+}
+
+#[test]
+fn every_row_has_tests_that_exist_or_a_reason() {
+    let rows = rows();
+    let expected: Vec<String> = (1..=73).map(|number| format!("D{number:02}")).collect();
+    assert_eq!(rows.iter().map(|row| row.id.clone()).collect::<Vec<_>>(), expected);
+    let mut wrong = Vec::new();
+    for row in &rows {
+        let missing = row.tests.iter().filter_map(|test| Test::parse(test).source().err());
+        wrong.extend(missing.map(|why| format!("{}: {why}", row.id)));
+        let texts = [&row.title, &row.behaviour, &row.check].into_iter().chain(&row.open);
+        wrong.extend(texts.filter(|text| text.trim().is_empty()).map(|_| format!("{}: an empty text", row.id)));
+        if row.tests.is_empty() && row.open.is_none() {
+            wrong.push(format!("{} has neither tests nor a reason (`open`)", row.id));
+        }
+        let names: BTreeSet<&String> = row.tests.iter().collect();
+        if names.len() < row.tests.len() {
+            wrong.push(format!("{} names a test twice", row.id));
+        }
+    }
+    assert!(wrong.is_empty(), "{wrong:#?}");
+}
+
+#[test]
+fn the_page_of_rows_is_current() {
+    let file = root().join("docs/evidence/rows.md");
+    if std::env::var_os("TOOLYARD_WRITE_ROWS").is_some() {
+        std::fs::write(&file, page()).expect("the page can be written");
+    }
+    assert!(read(&file) == page(), "docs/evidence/rows.md is old: write it with TOOLYARD_WRITE_ROWS=1");
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! `toolyard call`: one call, as if the tool were a program here.
+//! `toolyard call`: one call, as if the tool were a program here, or the calls in a file.
 
 use proto::v1::run_event::Event;
 use proto::{Reason, v1};
@@ -6,6 +6,7 @@ use run::ToolName;
 
 use crate::arguments::{self, Pair};
 use crate::exit::{self, Exit, Failure};
+use crate::files;
 use crate::follow::{Answers, Follow, Followed, View};
 use crate::interrupts::Interrupts;
 use crate::json;
@@ -22,6 +23,7 @@ Examples:
   toolyard call bash command='make 2>&1' timeout_s=60 --timeout 90
   toolyard call bash command=@build.sh
   toolyard call bash command='make clean' --delay 10m --detach
+  toolyard call --calls calls.json --running-max 2
   toolyard call grep --json '{\"pattern\": \"TODO\", \"glob\": \"*.rs\"}'
   toolyard call -o json bash command=ls |
     jq -r '.call_output.content.text // empty'
@@ -37,8 +39,9 @@ also while it is delayed.";
 #[command(after_help = format!("{EXAMPLES}\n\n{}", exit::HELP))]
 #[command(after_long_help = format!("{EXAMPLES}\n\n{}\n\n{}", exit::HELP, json::HELP))]
 pub(crate) struct Args {
-    /// The tool's name, as `toolyard tools ls` shows it
-    tool: String,
+    /// The tool's name, as `toolyard tools ls` shows it, or as it is exported for a model
+    #[arg(required_unless_present = "calls", conflicts_with = "calls")]
+    tool: Option<String>,
     /// Arguments. The value is text, or JSON if the tool's schema does not accept text; @FILE is the content of a file
     #[arg(value_name = "KEY=VALUE")]
     pairs: Vec<Pair>,
@@ -69,15 +72,76 @@ pub(crate) struct Args {
     /// Do not execute it before it is approved
     #[arg(long)]
     approval: bool,
-    /// Store nothing: arguments, results and ids are erased about a minute after its end
-    #[arg(long)]
-    no_store: bool,
+    /// Several calls instead: a file with a list of calls, or with a run, as `POST /v1/runs` takes them; - is the
+    /// standard input. They await approval as the deployment is configured, or get it with --approve
+    #[arg(long, value_name = "FILE", conflicts_with_all = OF_ONE)]
+    calls: Option<String>,
+    #[command(flatten)]
+    options: RunOptions,
     /// Show the run and return at once, without waiting for its end: `toolyard runs watch` shows its output
     #[arg(long)]
     detach: bool,
     /// An id of your own: the same call under the same id is executed once, however often it is sent
     #[arg(long, value_name = "ID")]
     request_id: Option<String>,
+}
+
+/// Options of one call that is typed.
+const OF_ONE: [&str; 8] = ["json", "context", "not_before", "delay", "timeout", "queue_timeout", "no_wait", "approval"];
+
+/// Options of the run of the calls. A file with a run has others, too.
+#[derive(Debug, Default, clap::Args)]
+#[command(next_help_heading = "Options of the run")]
+pub(crate) struct RunOptions {
+    /// Store nothing: arguments, results and ids are erased about a minute after its end
+    #[arg(long)]
+    no_store: bool,
+    /// Execute nothing: the calls are checked, and then wait for their client
+    #[arg(long)]
+    no_execute: bool,
+    /// If a call fails, cancel the others
+    #[arg(long)]
+    fail_fast: bool,
+    /// Approve the calls that await approval, with the role `approve`; it is recorded
+    #[arg(long)]
+    approve: bool,
+    /// The tenant of the run
+    #[arg(long, value_name = "NAME")]
+    tenant: Option<String>,
+    /// Its calls may use these tools alone, hidden ones included
+    #[arg(long, value_name = "TOOL")]
+    attach: Vec<String>,
+    /// An uploaded object that its calls may open as a file of this name
+    #[arg(long, value_name = "NAME=OBJECT", value_parser = file)]
+    file: Vec<v1::RunFile>,
+    /// How many of its calls run at once, at most
+    #[arg(long, value_name = "N")]
+    running_max: Option<u32>,
+}
+
+fn file(text: &str) -> Result<v1::RunFile, String> {
+    let (name, object) = text.rsplit_once('=').ok_or_else(|| "write NAME=OBJECT".to_owned())?;
+    Ok(v1::RunFile { tool: "_all".to_owned(), name: name.to_owned(), object_id: object.to_owned() })
+}
+
+impl RunOptions {
+    /// Gives the options to a run, beside those that it has.
+    pub(crate) fn give_to(self, mut run: v1::CreateRunRequest) -> v1::CreateRunRequest {
+        let Self { no_store, no_execute, fail_fast, approve, tenant, attach, file, running_max } = self;
+        run.store = if no_store { Some(false) } else { run.store };
+        run.execute = if no_execute { Some(false) } else { run.execute };
+        run.fail_fast |= fail_fast;
+        run.tenant = tenant.unwrap_or(run.tenant);
+        run.tools.extend(attach);
+        run.files.extend(file);
+        if approve {
+            run.approve.push("_all".to_owned());
+        }
+        if let Some(running_max) = running_max {
+            run.rules.get_or_insert_default().running_max = running_max;
+        }
+        run
+    }
 }
 
 pub(crate) fn seconds(text: &str) -> Result<std::time::Duration, String> {
@@ -88,31 +152,43 @@ pub(crate) fn seconds(text: &str) -> Result<std::time::Duration, String> {
     }
 }
 
-pub(crate) async fn run(args: Args, door: &Server, terminal: &Terminal) -> Result<Exit, Failure> {
-    let Args {
-        tool: name,
-        pairs,
-        json: base,
-        context,
-        not_before,
-        delay,
-        timeout,
-        queue_timeout,
-        no_wait,
-        approval,
-        no_store,
-        detach,
-        request_id,
-    } = args;
+pub(crate) async fn run(mut args: Args, door: &Server, terminal: &Terminal) -> Result<Exit, Failure> {
+    let answers = if terminal.has_person() { Answers::Person(Keyboard::default()) } else { Answers::Elsewhere };
+    let hints = matches!(answers, Answers::Elsewhere);
+    let (options, detach) = (std::mem::take(&mut args.options), args.detach);
+    let request_id = args.request_id.take().unwrap_or_default();
+    let (client, run, view) = match args.calls.take() {
+        Some(path) => {
+            let run = files::run(&path)?;
+            (door.connect().await?, run, View::of_run(terminal, hints))
+        }
+        None => typed(args, door, (terminal, hints)).await?,
+    };
+    let run = v1::CreateRunRequest { request_id, ..options.give_to(run) };
+    let mut interrupts = Interrupts::listen()?;
+    let watch = client.execute(run).await?;
+    if detach {
+        return left(&client, watch, terminal).await;
+    }
+    let followed = Follow::new(&client, terminal, view, answers).until_end(watch, &mut interrupts).await?;
+    Ok(exit_of(&followed))
+}
+
+/// The run of the call that was typed, and how its output is shown.
+async fn typed(
+    args: Args,
+    door: &Server,
+    (terminal, hints): (&Terminal, bool),
+) -> Result<(Client, v1::CreateRunRequest, View), Failure> {
+    let Args { tool, pairs, json: base, context, not_before, delay, timeout, queue_timeout, no_wait, approval, .. } =
+        args;
+    let name = tool.unwrap_or_default();
     name.parse::<ToolName>().map_err(|error| Failure::Usage(error.to_string()))?;
     let base = arguments::parse_base(base.as_deref())?;
     let client = door.connect().await?;
     let tool = known(&client, &name).await?;
     let schema = tool.as_ref().map_or("", |tool| &tool.input_schema);
     let arguments = arguments::build(base, pairs, schema)?;
-
-    let answers = if terminal.has_person() { Answers::Person(Keyboard::default()) } else { Answers::Elsewhere };
-    let hints = matches!(answers, Answers::Elsewhere);
     let view = if terminal.is_json() {
         View::Json
     } else {
@@ -136,22 +212,13 @@ pub(crate) async fn run(args: Args, door: &Server, terminal: &Terminal) -> Resul
         context: context.unwrap_or_default(),
         ..v1::NewCall::default()
     };
-    let request_id = request_id.unwrap_or_default();
     // A user who types a call has approved it, unless --approval is given.
     let rules = Some(v1::RunRules { confirmation: v1::Confirmation::None.into(), ..v1::RunRules::default() });
-    let store = no_store.then_some(false);
-    let run = v1::CreateRunRequest { calls: vec![call], request_id, rules, store, ..Default::default() };
-    let mut interrupts = Interrupts::listen()?;
-    let mut watch = client.execute(run).await?;
-    if detach {
-        return left(&client, &mut watch, terminal).await;
-    }
-    let followed = Follow::new(&client, terminal, view, answers).until_end(watch, &mut interrupts).await?;
-    Ok(exit_of(&followed))
+    Ok((client, v1::CreateRunRequest { calls: vec![call], rules, ..Default::default() }, view))
 }
 
 /// Shows a run that goes on without this program.
-async fn left(client: &Client, watch: &mut Watch, terminal: &Terminal) -> Result<Exit, Failure> {
+pub(crate) async fn left(client: &Client, mut watch: Watch, terminal: &Terminal) -> Result<Exit, Failure> {
     let events = watch.next().await?.unwrap_or_default();
     let opened = events.iter().find_map(|event| match &event.event {
         Some(Event::RunOpened(opened)) => Some(opened),
@@ -172,12 +239,13 @@ pub(crate) async fn known(client: &Client, name: &str) -> Result<Option<v1::Tool
     }
 }
 
-fn exit_of(followed: &Followed) -> Exit {
+/// The exit code of the first call that did not complete.
+pub(crate) fn exit_of(followed: &Followed) -> Exit {
     if followed.interrupted {
         return Exit::Interrupted;
     }
-    let outcome = followed.tally.calls.first().and_then(|call| call.outcome.as_ref());
-    match outcome.map(v1::CallOutcome::state) {
+    let calls = followed.tally.calls.iter().filter(|call| !call.is_question);
+    let mut exits = calls.map(|call| match call.outcome.as_ref().map(v1::CallOutcome::state) {
         Some(v1::CallState::Completed) => Exit::Completed,
         Some(v1::CallState::Cancelled) => Exit::Cancelled,
         Some(v1::CallState::Expired) => Exit::Expired,
@@ -192,5 +260,6 @@ fn exit_of(followed: &Followed) -> Exit {
             | v1::CallState::Running,
         )
         | None => Exit::Failed,
-    }
+    });
+    exits.find(|exit| *exit != Exit::Completed).unwrap_or(Exit::Completed)
 }

@@ -40,7 +40,7 @@ pub(crate) enum Command {
     /// Compare the index with the log
     #[command(after_help = VERIFY_EXAMPLES)]
     Verify,
-    /// Empty the index; it is made anew from the log
+    /// Empty the index; it is rebuilt from the log
     #[command(after_help = REBUILD_EXAMPLE)]
     Rebuild,
 }
@@ -55,7 +55,7 @@ pub(crate) async fn run(command: Command, door: &Server, terminal: &Terminal) ->
         Command::Verify => verify(&client, terminal).await,
         Command::Rebuild => {
             client.rebuild_index().await?;
-            terminal.note("the index is empty, and is made anew from the log");
+            terminal.note("the index is empty, and is rebuilt from the log");
             Ok(Exit::Completed)
         }
     }
@@ -97,7 +97,7 @@ async fn verify(client: &Client, terminal: &Terminal) -> Result<Exit, Failure> {
             let found = match end.differences {
                 0 if end.complete => "index and log agree".to_owned(),
                 0 => "no difference so far, and the index is incomplete: compare again when it is not".to_owned(),
-                found => format!("{}: `toolyard index rebuild` makes the index anew", many(found, "difference")),
+                found => format!("{}: `toolyard index rebuild` rebuilds the index", many(found, "difference")),
             };
             terminal.line(&format!("{seen}: {found}"))?;
         }

@@ -34,6 +34,7 @@ mod webhooks;
 mod why;
 
 mod arguments;
+mod files;
 mod follow;
 mod interrupts;
 mod observe;

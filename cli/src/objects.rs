@@ -95,7 +95,7 @@ pub(crate) struct Put {
 pub(crate) struct Get {
     /// The object
     id: String,
-    /// Write it into this file, which is made anew
+    /// Write it into this file, and replace what is there
     #[arg(long, value_name = "FILE")]
     file: Option<PathBuf>,
 }

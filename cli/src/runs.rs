@@ -1,9 +1,12 @@
 //! `toolyard runs`: how runs stand, their output, and their end.
 
+mod create;
+
 use std::time::Duration;
 
 use proto::v1;
 
+use self::create::{Append, Create};
 use crate::erase::{self, Erase};
 use crate::exit::{Exit, Failure};
 use crate::follow::View;
@@ -25,6 +28,10 @@ const GET_EXAMPLE: &str = "\
 Example:
   toolyard runs get run_0b_01980f3c2a5b7c3e8d4f5a6b7c8d9e0f";
 
+const CLOSE_EXAMPLE: &str = "\
+Example:
+  toolyard runs close run_0b_01980f3c2a5b7c3e8d4f5a6b7c8d9e0f";
+
 const WATCH_EXAMPLES: &str = "\
 Examples:
   toolyard runs watch run_0b_01980f3c2a5b7c3e8d4f5a6b7c8d9e0f
@@ -39,13 +46,21 @@ Examples:
   toolyard runs cancel run_0b_01980f3c2a5b7c3e8d4f5a6b7c8d9e0f
   toolyard runs cancel run_0b_01980f3c2a5b7c3e8d4f5a6b7c8d9e0f --call call_2";
 
-/// Find runs, see how they stand, read their output, cancel and erase them
+/// Create runs, find them, see how they stand, read their output, add calls, cancel and erase them
 #[derive(Debug, clap::Subcommand)]
 pub(crate) enum Command {
     Ls(Ls),
     /// Show a run and its calls as they stand
     #[command(after_help = GET_EXAMPLE)]
     Get {
+        /// The run's id
+        run: String,
+    },
+    Create(Box<Create>),
+    Append(Append),
+    /// Close a run to further calls: it ends when its calls have ended
+    #[command(after_help = CLOSE_EXAMPLE)]
+    Close {
         /// The run's id
         run: String,
     },
@@ -126,6 +141,12 @@ pub(crate) async fn run(command: Command, door: &Server, terminal: &Terminal) ->
         Command::Ls(args) => list(&client, args, terminal).await,
         Command::Get { run } => {
             show(&client.run(&run).await?, terminal)?;
+            Ok(Exit::Completed)
+        }
+        Command::Create(args) => args.run(&client, terminal).await,
+        Command::Append(args) => args.run(&client, terminal).await,
+        Command::Close { run } => {
+            show(&client.close_run(&run).await?, terminal)?;
             Ok(Exit::Completed)
         }
         Command::Watch(args) => watch(&client, args, terminal).await,

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use clap::builder::PossibleValuesParser;
-use formats::tools::{Deferred, Format, export};
+use formats::tools::{Deferred, Format, export, make_strict, notes};
 use proto::v1;
 use serde_json::Value;
 
@@ -60,7 +60,7 @@ pub(crate) struct ListArgs {
     #[arg(long)]
     unavailable: bool,
     /// As definitions for a model, in a vendor's form: a JSON array, or with -o json an object with `names`, which maps
-    /// changed names to the tools' own. `markdown`: as a page for people
+    /// changed names to the tools' own, and `notes` on what awaits approval, is the client's or only reads. `markdown`: as a page for people
     #[arg(long, value_name = "FORM", value_parser = PossibleValuesParser::new(forms()))]
     format: Option<String>,
     /// Words to search for in names, descriptions, tags and arguments: the tools that have one, the best first
@@ -70,6 +70,10 @@ pub(crate) struct ListArgs {
     /// by their names with commas between them; `*` stands for any characters
     #[arg(long, value_name = "TOOLS", requires = "format")]
     defer_loading: Option<String>,
+    /// With --format openai or openai-chat: definitions that the vendor enforces. Tools whose schemas it cannot express
+    /// are named
+    #[arg(long, requires = "format")]
+    strict: bool,
 }
 
 fn forms() -> impl Iterator<Item = &'static str> {
@@ -115,7 +119,7 @@ pub(crate) async fn run(command: Command, door: &Server, terminal: &Terminal) ->
                 return Ok(Exit::Completed);
             }
             match Format::ALL.into_iter().find(|(name, _)| args.format.as_deref() == Some(*name)) {
-                Some((_, format)) => definitions(&listed.tools, format, args.defer_loading.as_deref(), terminal)?,
+                Some((_, format)) => args.definitions(&listed.tools, format, terminal)?,
                 None => list(&listed, terminal)?,
             }
         }
@@ -131,18 +135,34 @@ pub(crate) async fn run(command: Command, door: &Server, terminal: &Terminal) ->
     Ok(Exit::Completed)
 }
 
-fn definitions(tools: &[v1::Tool], format: Format, deferred: Option<&str>, terminal: &Terminal) -> Result<(), Failure> {
-    let mut exported = export(tools, format);
-    if let Some(names) = deferred {
-        let deferred = Deferred::new(names, format);
-        deferred.map_err(|error| Failure::Usage(format!("--defer-loading: {error}")))?.mark(&mut exported);
+impl ListArgs {
+    fn definitions(&self, tools: &[v1::Tool], format: Format, terminal: &Terminal) -> Result<(), Failure> {
+        let mut exported = export(tools, format);
+        let notes = notes(tools, &exported);
+        let not_strict: BTreeMap<String, String> = match (self.strict, format.has_strict()) {
+            (false, _) => BTreeMap::new(),
+            (true, true) => make_strict(&mut exported, format).into_iter().collect(),
+            (true, false) => {
+                let why = "--strict: only the formats openai and openai-chat have strict definitions";
+                return Err(Failure::Usage(why.to_owned()));
+            }
+        };
+        if let Some(names) = &self.defer_loading {
+            let deferred = Deferred::new(names, format);
+            deferred.map_err(|error| Failure::Usage(format!("--defer-loading: {error}")))?.mark(&mut exported);
+        }
+        let (tools, renamed): (Vec<_>, Vec<_>) =
+            exported.into_iter().map(|it| (it.definition, (it.name, it.tool))).unzip();
+        if terminal.is_json() {
+            let names: BTreeMap<String, String> = renamed.into_iter().filter(|(name, tool)| name != tool).collect();
+            let object = Object::default().field("tools", tools).field("names", names).field("notes", notes);
+            return terminal.object(&object.field("not_strict", not_strict));
+        }
+        for (name, why) in not_strict {
+            terminal.note(&format!("{name} is not strict: {why}"));
+        }
+        terminal.line(&format!("{:#}", Value::Array(tools)))
     }
-    let (tools, renamed): (Vec<_>, Vec<_>) = exported.into_iter().map(|it| (it.definition, (it.name, it.tool))).unzip();
-    if terminal.is_json() {
-        let names: BTreeMap<String, String> = renamed.into_iter().filter(|(name, tool)| name != tool).collect();
-        return terminal.object(&Object::default().field("tools", tools).field("names", names));
-    }
-    terminal.line(&format!("{:#}", Value::Array(tools)))
 }
 
 fn list(listed: &v1::ListToolsResponse, terminal: &Terminal) -> Result<(), Failure> {

@@ -1,6 +1,7 @@
 //! The API, independent of the protocol: messages are converted to domain types, served, and answered, and refusals get
 //! their reasons. gRPC and HTTP only transport. No decisions about runs are made here.
 
+pub(crate) mod abandoned;
 mod erase;
 pub(crate) mod error;
 mod fleet;
@@ -22,6 +23,7 @@ mod webhooks;
 
 use std::sync::Arc;
 
+use formats::tools::Format;
 use futures::stream::BoxStream;
 use proto::convert::api;
 use proto::v1;
@@ -30,7 +32,9 @@ use tokio_util::sync::CancellationToken;
 
 pub(crate) use self::error::ApiError;
 pub(crate) use self::port::places::affordable;
-use self::read::{answer, asked, call_id, custom_tools, decision, files, new_run, reason, run_id, timeout, whose};
+use self::read::{
+    answer, approved_in, asked, call_id, custom_tools, decision, files, new_run, reason, run_id, timeout, whose,
+};
 pub(crate) use self::schedules::read_run;
 pub(crate) use self::serve::{Port, serve};
 pub(crate) use self::webhooks::Notices;
@@ -58,6 +62,7 @@ pub(crate) struct Api {
     pub(crate) schedules: Schedules,
     pub(crate) uploads: Uploads,
     pub(crate) mcp: Arc<mcp::Shared>,
+    pub(crate) abandoned: abandoned::Queue,
     /// On cancellation, streams end with a final error and new requests are refused.
     pub(crate) stop: CancellationToken,
 }
@@ -74,6 +79,12 @@ impl Api {
     /// The API in the name of the caller in the extensions of the request.
     pub(crate) fn by(&self, extensions: &::http::Extensions) -> Self {
         Self { runs: self.runs.by(extensions), ..self.clone() }
+    }
+
+    /// The API for a client that knows the tools by their names in this form.
+    pub(crate) fn in_form(mut self, form: Format) -> Self {
+        self.runs.form = Some(form);
+        self
     }
 
     /// Converts a request for a new run. Its own tools are compiled only if its caller may submit it.
@@ -119,12 +130,13 @@ impl Api {
         request: v1::AppendCallsRequest,
     ) -> Result<v1::AppendCallsResponse, ApiError> {
         let (id, mut calls) = (run_id(&request.run_id)?, asked(request.calls)?);
+        let approved = approved_in(&request.approve, &calls)?;
         if !request.request_tools.is_empty() {
             Box::pin(self.runs.may_append(id, calls.len())).await?;
         }
         let tools = compiled(request.request_tools).await?;
         self.runs.give_files_in(id, &mut calls, &files(request.files)?).await?;
-        let run = self.runs.append_calls(id, &calls, &tools).await?;
+        let run = self.runs.append_calls(id, &calls, &tools, &approved).await?;
         Ok(v1::AppendCallsResponse { run: Some(api::run(&run)) })
     }
 

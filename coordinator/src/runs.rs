@@ -2,12 +2,14 @@
 
 mod admission;
 mod answer_token;
+pub(crate) mod approved;
 mod asking;
 mod decisions;
 mod digest;
 mod erase;
 mod explain;
 pub(crate) mod hooks;
+mod naming;
 pub(crate) mod objects;
 mod opening;
 mod parked;
@@ -22,6 +24,7 @@ use std::time::Duration;
 
 use ::hooks::{HookRequest, Hooks};
 use ::objects::Objects;
+use formats::tools::Format;
 use proto::names;
 use proto::subject::SubjectKind;
 use run::{
@@ -31,6 +34,7 @@ use run::{
 use tokio::sync::{mpsc, watch};
 use uuid::Builder;
 
+use self::approved::Approved;
 use self::asking::Asking;
 pub(crate) use self::erase::EraseOutcome;
 use self::objects::AskedFile;
@@ -86,6 +90,8 @@ pub(crate) struct Runs {
     pub(crate) caller: Caller,
     /// Set for a request with a deadline.
     pub(crate) about_to_open: Option<AboutToOpen>,
+    /// The form in which the client knows the tools' names; `None` for their own names.
+    pub(crate) form: Option<Format>,
 }
 
 /// The run that a request opened or is about to open. The error of an overdue request names it.
@@ -131,6 +137,8 @@ pub(crate) struct NewRun {
     pub(crate) context: Fields,
     /// `false`: the run is erased some time after its end.
     pub(crate) store: bool,
+    /// Calls that the caller approves with the request.
+    pub(crate) approved: Approved,
     pub(crate) request_id: Option<RequestId>,
 }
 
@@ -143,14 +151,14 @@ impl NewRun {
 impl Runs {
     pub(crate) fn new(parts: Parts) -> Self {
         let caller = parts.callers.unsaid();
-        Self { parts: Arc::new(parts), caller, about_to_open: None }
+        Self { parts: Arc::new(parts), caller, about_to_open: None, form: None }
     }
 
     /// The same commands in the name of the caller that is in the request's extensions.
     pub(crate) fn by(&self, extensions: &http::Extensions) -> Self {
         let caller = extensions.get::<Caller>().cloned().unwrap_or_else(|| self.callers.unsaid());
         let about_to_open = extensions.get().cloned();
-        Self { parts: Arc::clone(&self.parts), caller, about_to_open }
+        Self { parts: Arc::clone(&self.parts), caller, about_to_open, form: None }
     }
 
     /// The scope in which the calls of a new run are accepted.
@@ -167,6 +175,7 @@ impl Runs {
             context: &new.context,
             caller: &self.caller,
             tenant: self.callers.tools_of(new.tenant.as_ref()),
+            form: self.form,
         }
     }
 
@@ -188,6 +197,7 @@ impl Runs {
             context: run.context(),
             caller: &self.caller,
             tenant: self.callers.tools_of(run.tenant()),
+            form: self.form,
         }
     }
 
@@ -310,8 +320,10 @@ impl Runs {
         id: RunId,
         calls: &[RequestedCall],
         custom: &CustomTools,
+        approved: &Approved,
     ) -> Result<Arc<Run>, RequestError> {
         let work = async {
+            self.may_approve(approved)?;
             self.check_room()?;
             let mut calls = calls.to_vec();
             let asks = self.asks();
@@ -322,6 +334,7 @@ impl Runs {
                 if asks {
                     let registry = Arc::clone(&self.registry.borrow());
                     let scope = self.scope_in(&run, custom, &registry);
+                    scope.offer.rename(&mut calls, self.form);
                     Box::pin(self.resolve(&mut calls, scope.offer)).await;
                     Box::pin(self.ask(&mut calls, &scope, id)).await;
                 }
@@ -332,13 +345,23 @@ impl Runs {
                 None => call.arguments.len() <= QUICK_ARGUMENTS_MAX,
             });
             let permit = if is_quick { None } else { Some(Permit::acquire().await) };
-            self.command(id, |run| {
+            let append = |run: &Run| {
                 let registry = Arc::clone(&self.registry.borrow());
                 let scope = self.scope_in(run, custom, &registry);
-                let accept = || accept::accept(calls.clone(), &scope);
-                Command::AppendCalls { calls: permit.as_ref().map_or_else(accept, |permit| permit.run(accept)) }
-            })
-            .await
+                let mut calls = calls.clone();
+                scope.offer.rename(&mut calls, self.form);
+                let accept = || accept::accept(calls, &scope);
+                Command::AppendCalls {
+                    calls: match &permit {
+                        Some(permit) => permit.run(accept),
+                        None => accept(),
+                    },
+                }
+            };
+            let run = self.command(id, append).await?;
+            let is_ours = |id: &CallId| calls.iter().any(|call| call.id.as_ref() == Some(id));
+            let approved = self.approve(id, approved::waiting(&run).filter(is_ours), approved).await?;
+            Ok(approved.unwrap_or(run))
         };
         self.judged(("AppendCalls", Role::Submit), (id, None), work).await
     }

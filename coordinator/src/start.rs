@@ -210,8 +210,8 @@ impl Shared {
         let uploads = Uploads::default();
         let firing = ScheduleTask::new(self.schedules.clone(), runs.clone(), self.owned.clone());
         tasks.spawn(|end| firing.keep(end));
-        let (abandoned, left) = api::mcp::abandoned::queue();
-        tasks.spawn(|end| api::mcp::abandoned::cancel(left, end));
+        let (abandoned, left) = api::abandoned::queue();
+        tasks.spawn(|end| api::abandoned::cancel(left, end));
         let api = api::Api {
             runs,
             index: self.index.clone(),
@@ -219,7 +219,8 @@ impl Shared {
             notices: self.notices.clone(),
             schedules: self.schedules.clone(),
             uploads: uploads.clone(),
-            mcp: Arc::new(api::mcp::Shared::new(abandoned, is_tls)),
+            mcp: Arc::new(api::mcp::Shared::new(is_tls)),
+            abandoned,
             stop: tasks.stop.clone(),
         };
         (api, uploads)

@@ -2,18 +2,26 @@
 
 use std::collections::HashMap;
 
-use crate::turns::{Answer, Part};
+use bytes::Bytes;
 use proto::names::{AGENT_TEXT, PARTIAL_IMAGE};
 use proto::v1;
 use proto::v1::content::Body;
 use proto::v1::run_event::Event;
+
+use crate::turns::{Answer, Part};
 
 /// Bytes of a call's output that a model is given; as many as a result may have.
 const SAID_BYTES_MAX: usize = 256 * 1024;
 
 /// The calls of a run by their ids.
 #[derive(Debug, Default)]
-pub struct Heard(HashMap<String, Call>);
+pub struct Heard {
+    calls: HashMap<String, Call>,
+    /// The bytes of stored parts of results, by the ids of their objects.
+    stored: HashMap<String, Bytes>,
+    /// Notes in place of other stored parts that are no text.
+    notes: HashMap<String, String>,
+}
 
 #[derive(Debug, Default)]
 struct Call {
@@ -31,48 +39,92 @@ struct End {
 }
 
 impl Heard {
-    /// Applies the next event of the run.
+    /// Keeps the bytes of a stored part of a result, so that answers have it inline.
+    pub fn keep(&mut self, object_id: String, bytes: Bytes) {
+        self.stored.insert(object_id, bytes);
+    }
+
+    /// The bytes that are kept for an object.
+    #[must_use]
+    pub fn stored(&self, object_id: &str) -> Option<&Bytes> {
+        self.stored.get(object_id)
+    }
+
+    /// Takes the next event of the run.
     pub fn take(&mut self, event: &v1::RunEvent) {
         match &event.event {
             Some(Event::CallOutput(output)) => {
                 if let Some(v1::call_output::Piece::Content(content)) = &output.piece
                     && ![AGENT_TEXT, PARTIAL_IMAGE].contains(&output.channel.as_str())
                 {
-                    self.0.entry(output.call_id.clone()).or_default().say(content);
+                    self.calls.entry(output.call_id.clone()).or_default().say(content);
                 }
             }
             Some(Event::CallOutputWithdrawn(withdrawn)) => {
-                self.0.remove(&withdrawn.call_id);
+                self.calls.remove(&withdrawn.call_id);
             }
             Some(Event::CallEnded(ended)) => {
-                let call = self.0.entry(ended.call_id.clone()).or_default();
+                let results = ended.outcome.iter().flat_map(|outcome| &outcome.result);
+                for object in results.filter_map(object) {
+                    self.notes.insert(object.object_id.clone(), note(object));
+                }
+                let call = self.calls.entry(ended.call_id.clone()).or_default();
                 call.end = ended.outcome.as_ref().map(|outcome| call.ended(outcome));
             }
             _ => {}
         }
     }
 
+    /// Whether the call has ended.
     #[must_use]
     pub fn has_ended(&self, call: &str) -> bool {
-        self.0.get(call).is_some_and(|call| call.end.is_some())
+        self.calls.get(call).is_some_and(|call| call.end.is_some())
     }
 
     /// The call's output, and its outcome; `None` before its end.
     #[must_use]
     pub fn contents(&self, call: &str) -> Option<(Vec<&v1::Content>, &v1::CallOutcome)> {
-        let call = self.0.get(call)?;
+        let call = self.calls.get(call)?;
         Some((call.said.iter().collect(), &call.end.as_ref()?.outcome))
     }
 
     /// The call's output, followed by its result or error; `None` before its end.
     #[must_use]
     pub fn answer(&self, call: &str) -> Option<Answer<'_>> {
-        let call = self.0.get(call)?;
+        let call = self.calls.get(call)?;
         let end = call.end.as_ref()?;
-        let parts = call.said.iter().chain(&end.outcome.result).filter_map(part);
+        let parts = call.said.iter().chain(&end.outcome.result).filter_map(|content| self.part(content));
         let fault = end.fault.iter().map(|fault| Part::Text(fault));
         Some(Answer { parts: parts.chain(fault).collect(), is_error: end.fault.is_some() })
     }
+
+    fn part<'a>(&'a self, content: &'a v1::Content) -> Option<Part<'a>> {
+        Some(match content.body.as_ref()? {
+            Body::Text(text) => Part::Text(text),
+            Body::Json(json) => Part::Json(json),
+            Body::Data(v1::Data { media_type, data }) => Part::Data { media_type, data },
+            Body::Object(object) => match (self.stored.get(&object.object_id), self.notes.get(&object.object_id)) {
+                (Some(data), _) => Part::Data { media_type: &object.media_type, data },
+                (None, Some(note)) => Part::Text(note),
+                (None, None) => Part::Text(&object.preview),
+            },
+        })
+    }
+}
+
+/// The object that holds a part which is no text.
+fn object(content: &v1::Content) -> Option<&v1::Object> {
+    match content.body.as_ref()? {
+        Body::Object(object) if !object.media_type.starts_with("text/") && object.media_type != "application/json" => {
+            Some(object)
+        }
+        Body::Object(_) | Body::Text(_) | Body::Json(_) | Body::Data(_) => None,
+    }
+}
+
+fn note(object: &v1::Object) -> String {
+    let v1::Object { media_type, size_bytes, object_id, .. } = object;
+    format!("[{media_type}, {size_bytes} bytes: stored as {}]", proto::names::object_path(object_id))
 }
 
 impl Call {
@@ -117,15 +169,6 @@ impl Call {
             }
         };
         End { fault, outcome: outcome.clone() }
-    }
-}
-
-fn part(content: &v1::Content) -> Option<Part<'_>> {
-    match content.body.as_ref()? {
-        Body::Text(text) => Some(Part::Text(text)),
-        Body::Json(json) => Some(Part::Json(json)),
-        Body::Data(v1::Data { media_type, data }) => Some(Part::Data { media_type, data }),
-        Body::Object(object) => Some(Part::Text(&object.preview)),
     }
 }
 

@@ -14,10 +14,14 @@
 pub mod assistants;
 mod body;
 mod calls;
+mod foreign;
 mod refused;
+pub mod resources;
 pub mod responses;
 mod tools;
+mod url;
 
+pub use foreign::without_foreign_tools;
 pub use refused::InputError;
 pub use tools::Hosted;
 

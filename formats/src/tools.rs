@@ -5,6 +5,9 @@
 //! the tool's own name. A dot becomes two underscores. A name that is too long is cut and ends in eight digits of the
 //! hash of the tool's name, and so does a name that another tool already has.
 
+mod notes;
+mod strict;
+
 use std::collections::HashSet;
 
 use globset::{Glob, GlobSet, GlobSetBuilder};
@@ -12,6 +15,10 @@ use serde_json::{Map, Value, json};
 use sha2::{Digest as _, Sha256};
 
 use proto::v1;
+
+pub(crate) use notes::meta;
+pub use notes::notes;
+pub use strict::make_strict;
 
 /// A vendor's format of tool definitions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -61,18 +68,27 @@ impl Format {
         }
     }
 
+    /// Whether the vendor has strict definitions.
+    #[must_use]
+    pub const fn has_strict(self) -> bool {
+        matches!(self, Self::OpenAi | Self::OpenAiChat)
+    }
+
     /// The most characters a name may have.
     fn name_max(self) -> usize {
         match self {
-            Self::OpenAi | Self::OpenAiChat | Self::OpenAiUpper | Self::Gemini => 64,
-            Self::Anthropic | Self::Mcp => 128,
+            // MCP allows more, but its clients pass the names on to vendors that do not.
+            Self::OpenAi | Self::OpenAiChat | Self::OpenAiUpper | Self::Gemini | Self::Mcp => 64,
+            Self::Anthropic => 128,
         }
     }
 
     fn name(self, tool: &str) -> String {
         let mut name = match self {
-            Self::Gemini | Self::Mcp => tool.to_owned(),
-            Self::OpenAi | Self::OpenAiChat | Self::OpenAiUpper | Self::Anthropic => tool.replace('.', "__"),
+            Self::Gemini => tool.to_owned(),
+            Self::OpenAi | Self::OpenAiChat | Self::OpenAiUpper | Self::Anthropic | Self::Mcp => {
+                tool.replace('.', "__")
+            }
         };
         if self == Self::Gemini && !name.starts_with(|c: char| c.is_ascii_alphabetic() || c == '_') {
             name.insert(0, '_');
@@ -144,19 +160,29 @@ impl Deferred {
 /// Exports tools in the given order.
 #[must_use]
 pub fn export(tools: &[v1::Tool], format: Format) -> Vec<Exported> {
-    // A name that needs no change keeps priority over changed names, at any position in the list.
-    let own = tools.iter().map(|tool| tool.name.as_str());
-    let mut taken: HashSet<String> = own.filter(|name| format.name(name) == *name).map(str::to_owned).collect();
-    let exported = tools.iter().map(|tool| {
-        let mut name = format.name(&tool.name);
-        if name != tool.name && !taken.insert(name.clone()) {
-            name = format.marked(&name, &tool.name);
-            taken.insert(name.clone());
-        }
+    let own: Vec<&str> = tools.iter().map(|tool| tool.name.as_str()).collect();
+    let exported = tools.iter().zip(names(&own, format)).map(|(tool, name)| {
         let definition = definition(tool, &name, format);
         Exported { tool: tool.name.clone(), name, definition }
     });
     exported.collect()
+}
+
+/// The names under which tools are exported, in the order of their own.
+#[must_use]
+pub fn names(tools: &[&str], format: Format) -> Vec<String> {
+    // A name that needs no change keeps priority over changed names, at any position in the list.
+    let own = tools.iter().filter(|name| format.name(name) == **name);
+    let mut taken: HashSet<String> = own.map(|name| (*name).to_owned()).collect();
+    let names = tools.iter().map(|tool| {
+        let mut name = format.name(tool);
+        if name != *tool && !taken.insert(name.clone()) {
+            name = format.marked(&name, tool);
+            taken.insert(name.clone());
+        }
+        name
+    });
+    names.collect()
 }
 
 /// The tool that a model called by an exported name which is no tool's own name. `tools` are the names of the
@@ -217,6 +243,9 @@ fn mcp(tool: &v1::Tool, name: &str, description: &str, input: &Value) -> Value {
     let output = schema(&tool.output_schema);
     if !tool.output_schema.is_empty() && output["type"] == "object" {
         definition["outputSchema"] = output;
+    }
+    if let Some(meta) = meta(tool) {
+        definition["_meta"] = meta;
     }
     definition
 }
@@ -355,7 +384,7 @@ mod tests {
             for (tool, own) in exported.iter().zip(names) {
                 assert_eq!(tool.tool, own);
                 assert!(tool.name.len() <= format.name_max(), "{format:?}: {}", tool.name);
-                let dots = matches!(format, Format::Gemini | Format::Mcp);
+                let dots = format == Format::Gemini;
                 assert!(dots || !tool.name.contains('.'), "{format:?}: {}", tool.name);
                 assert!(tool.definition.to_string().contains(&tool.name));
                 let is_renamed = tool.name != own;
@@ -365,7 +394,7 @@ mod tests {
             assert_eq!((exported[0].name.as_str(), exported[4].name.as_str()), ("web__search", "plain"));
         }
         assert!(export(&tools, Format::OpenAi)[1].name.starts_with("web__search_"));
-        assert_eq!(export(&tools, Format::Mcp)[1].name, "web.search");
+        assert!(export(&tools, Format::Mcp)[1].name.starts_with("web__search_"));
         assert_eq!(export(&tools, Format::Gemini)[2].name, "_9.lives");
     }
 

@@ -21,11 +21,14 @@
 //!
 //! | form | turn | calls | skipped and reported |
 //! |---|---|---|---|
-//! | `openai-chat` | response with `choices`, choice, message, list of its calls | `tool_calls` (`function`, `custom`), `function_call` | other types |
+//! | `openai-chat` | response with `choices`, choice, message, list of its calls | `tool_calls` (`function`, `custom`, LangChain's `tool_call`), `function_call` | other types |
 //! | `openai-responses` | response with `output`, list of its items, item | `function_call`, `custom_tool_call`, `shell_call`, `local_shell_call`, `apply_patch_call` | items that the vendor executes (`mcp_call`, `web_search_call`, a `shell_call` in its container, …), calls answered in the same list, `mcp_approval_request`, `computer_call`, other types |
 //! | `anthropic` | message, list of its blocks, block | `tool_use` | `server_tool_use`, `mcp_tool_use` and their results, other types |
 //! | `gemini` | response with `candidates`, candidate, content, list of its parts, part | `functionCall`, with or without `id` | `executableCode`, `toolCall` |
 //! | `mcp` | JSON-RPC request, batch | `tools/call` | other methods, responses |
+//!
+//! A turn may also be the list of the events of its stream, whose fragments are put together; pointers are then those of
+//! the message that they stream. A [`History`] is a conversation; its last turn is answered.
 //!
 //! Free text (of a custom tool) becomes `{"input": "…"}`. A shell call is a call of the tool `shell`, `local_shell` or
 //! `apply_patch`, with its unchanged `action` or `operation` as arguments. A member that is null counts as missing. An
@@ -51,15 +54,19 @@
 //! commands, and a timeout is an error.
 
 mod answer;
+mod chunks;
 mod error;
 mod form;
 mod forms;
+mod history;
 pub(crate) mod json;
 mod turn;
 
 pub use answer::{Answer, Part};
 pub use error::{Error, Problem};
 pub use form::{Form, UnknownName};
+pub(crate) use forms::responses::{Kind as ItemKind, output_item};
+pub use history::History;
 pub use turn::{Arguments, Call, Reason, SkippedItem, Turn};
 
 pub mod limit;

@@ -1,4 +1,5 @@
-//! Names at the broker that every process uses: the stream, its consumers, buckets, and core subjects.
+//! Names that every process uses: at the broker the stream, its consumers, buckets and core subjects; over HTTP the path
+//! of an object.
 
 use std::time::Duration;
 
@@ -42,6 +43,12 @@ pub const PARTIAL_IMAGE: &str = "partial_image";
 /// The channel of a call's output with what an agent says while it works. Its last message is the result, so output
 /// that is gathered for a model leaves it out.
 pub const AGENT_TEXT: &str = "agent";
+/// The path of an object at any coordinator's HTTP port.
+#[must_use]
+pub fn object_path(object_id: impl std::fmt::Display) -> String {
+    format!("/v1/objects/{object_id}")
+}
+
 /// The number of shards of all runs. It is fixed for the life of a log, because run ids contain their shard.
 pub const SHARDS: u8 = 16;
 

@@ -108,6 +108,20 @@ fn of_message(message: &MessageDescriptor, schemas: &mut Schemas) -> Value {
         let names: Vec<String> = oneof.fields().map(|field| format!("`{}`", field.name())).collect();
         description.push_str(&format!("\n\nOnly one of these is there: {}.", names.join(", ")));
     }
+    // A union for generated clients, of the message that is all of a stream.
+    if message.full_name() == EVENT {
+        let kinds = message.oneofs().flat_map(|oneof| oneof.fields().collect::<Vec<_>>());
+        let variants: Vec<Value> = kinds
+            .map(|field| {
+                let name = field.name();
+                let only: Map<_, _> = properties.remove_entry(name).into_iter().collect();
+                json!({ "type": "object", "required": [name], "properties": only })
+            })
+            .collect();
+        let required: Vec<&String> = properties.keys().collect();
+        return json!({ "type": "object", "description": description, "required": required, "properties": properties,
+            "oneOf": variants });
+    }
     let mut schema = json!({ "type": "object", "description": description, "properties": properties });
     // Requests with unknown fields are rejected. Responses of a newer release may have more fields.
     if message.name().ends_with("Request") {
@@ -115,6 +129,8 @@ fn of_message(message: &MessageDescriptor, schemas: &mut Schemas) -> Value {
     }
     schema
 }
+
+const EVENT: &str = "toolyard.v1.RunEvent";
 
 /// The pattern of a run's id; empty in a response without one.
 const RUN_ID: &str = "^(run_[0-9a-f]{2}_[0-9a-f]{32})?$";

@@ -1,4 +1,4 @@
-//! Making the index anew from the log, in memory and in Redis: from the request until every list is complete again.
+//! Rebuilding the index from the log, in memory and in Redis: from the request until every list is complete again.
 
 use std::time::{Duration, Instant};
 

@@ -108,7 +108,7 @@ enum Section {
     /// The broker in a memory cgroup at the chart's proportions, to a full log and through a restart. Needs root and
     /// cgroup v1; left out without them unless it is asked for.
     Memory,
-    /// Making the index anew from the log, in memory and in Redis.
+    /// Rebuilding the index from the log, in memory and in Redis.
     Index,
     /// Erasing runs of which nothing is kept, among 100,000 others.
     Erase,

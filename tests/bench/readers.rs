@@ -122,13 +122,8 @@ async fn watch(yard: &Yard, effort: Effort) -> anyhow::Result<(f64, serde_json::
     }
     let began = Instant::now();
     let calls = vec![execute::chunks(chunks, 64, 0)];
-    runs.append_calls(v1::AppendCallsRequest {
-        run_id: run_id.clone(),
-        calls,
-        request_tools: Vec::new(),
-        files: Vec::new(),
-    })
-    .await?;
+    runs.append_calls(v1::AppendCallsRequest { run_id: run_id.clone(), calls, ..v1::AppendCallsRequest::default() })
+        .await?;
     runs.close_run(v1::CloseRunRequest { run_id }).await?;
     while let Some(ended) = tasks.join_next().await {
         ended??;

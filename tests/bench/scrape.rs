@@ -16,7 +16,7 @@ use crate::results::Results;
 const TOOLS: u32 = 1_997;
 const CALLS_OF_A_RUN: usize = 100;
 const SCRAPES: u32 = 100;
-/// Counts of calls are made anew each second.
+/// Calls are counted again each second.
 const PAUSE: Duration = Duration::from_millis(20);
 
 pub(crate) async fn measure(effort: Effort, results: &mut Results) -> anyhow::Result<()> {

@@ -28,7 +28,7 @@ const IDLE_READERS: u32 = 5_000;
 pub(crate) async fn measure(effort: Effort, results: &mut Results) -> anyhow::Result<()> {
     let yard = Yard::start(Fleet::default()).await?;
     let address = yard.coordinators[0].ready.clone();
-    let (mut over_grpc, mut over_sse) = (Latencies::new(), Latencies::new());
+    let (mut over_grpc, mut over_sse, mut as_response) = (Latencies::new(), Latencies::new(), Latencies::new());
     let mut connection = Connection::open(&address).await?;
     for round in 0..=effort.rounds {
         eprintln!("sse: round {round} of {}", effort.rounds);
@@ -39,15 +39,21 @@ pub(crate) async fn measure(effort: Effort, results: &mut Results) -> anyhow::Re
             let rest = connection.first_chunk().await?;
             let sse = began.elapsed();
             rest.collect().await?;
+            let began = Instant::now();
+            let rest = connection.first_chunk_of_response().await?;
+            let response = began.elapsed();
+            rest.collect().await?;
             // The first round is for warming up.
             if round > 0 {
                 over_grpc.record(grpc);
                 over_sse.record(sse);
+                as_response.record(response);
             }
         }
     }
     results.set("sse.first_chunk_over_grpc", over_grpc.to_json());
     results.set("sse.first_chunk", over_sse.to_json());
+    results.set("sse.first_chunk_of_response", as_response.to_json());
 
     let readers = effort.count(IDLE_READERS);
     eprintln!("sse: {readers} readers");
@@ -100,6 +106,15 @@ impl Connection {
         let call = execute::chunks(1, 64, 0);
         let body = json!({ "calls": [{ "tool": call.tool, "arguments": call.arguments }] }).to_string();
         until(self.ask(Request::post("/v1/runs"), body.into()).await?, b"\"call_output\"").await
+    }
+
+    /// The same call by the Responses API.
+    async fn first_chunk_of_response(&mut self) -> anyhow::Result<Incoming> {
+        let call = execute::chunks(1, 64, 0);
+        let call = json!({ "type": "function_call", "call_id": "a", "name": call.tool, "arguments": call.arguments });
+        let body = json!({ "input": [call], "stream": true }).to_string();
+        let request = Request::post("/v1/responses?events=all");
+        until(self.ask(request, body.into()).await?, b"toolyard:tool_output.delta").await
     }
 }
 

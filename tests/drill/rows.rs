@@ -65,7 +65,7 @@ pub(crate) const ROWS: &[Row] = rows! {
     "broker-restarts": "the only server of the broker is killed and started again"
         => "the run that was open goes on, nothing is lost or doubled", 15 s, brokers::the_only_one_restarts;
     "broker-disk": "the disk of the only server of the broker is lost"
-        => "everything in it is gone; a coordinator that is started anew accepts runs", 15 s, brokers::its_disk_is_lost;
+        => "everything in it is gone; a coordinator that is restarted accepts runs", 15 s, brokers::its_disk_is_lost;
     "log-full": "the log is full"
         => "new runs are refused with `LOG_FULL`, what runs ends, and `log resize` has runs accepted", 5 s,
         brokers::the_log_is_full;

@@ -23,7 +23,7 @@ impl Callers {
         callers
     }
 
-    /// Writes the file anew.
+    /// Writes the file again.
     pub fn write(&self, text: &str) {
         let (mut whole, mut rest) = (String::new(), text);
         while let Some((before, after)) = rest.split_once("\"{") {
@@ -73,7 +73,7 @@ impl Pools {
         pools
     }
 
-    /// Writes the file anew.
+    /// Writes the file again.
     pub fn write(&self, text: &str) {
         let next = self.0.path().join("next");
         std::fs::write(&next, text).expect("written");

@@ -35,7 +35,7 @@ impl Keys {
         keys
     }
 
-    /// Writes a key for one more pool, and `accounts.conf` anew. The broker does not know of it before it reads it
+    /// Writes a key for one more pool, and a new `accounts.conf`. The broker does not know of it before it reads it
     /// again.
     ///
     /// # Panics

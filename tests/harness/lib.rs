@@ -18,6 +18,7 @@ pub mod peers;
 mod process;
 mod prometheus;
 mod proxy;
+pub mod rows;
 mod shards;
 mod traffic;
 

@@ -9,7 +9,7 @@ use tokio::process::{Child, Command};
 
 use crate::PATIENCE;
 
-/// Cargo, without the variables that it sets for the package of this process: with them it builds dependencies anew
+/// Cargo, without the variables that it sets for the package of this process: with them it builds dependencies again
 /// that look at them.
 #[must_use]
 pub fn cargo() -> std::process::Command {

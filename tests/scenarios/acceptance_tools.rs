@@ -266,7 +266,6 @@ async fn read_file(cluster: &Cluster) -> Done {
     Ok(())
 }
 
-/// 新工具: every tool of the set runs, through the whole cluster.
 /// The verdict of a tool whose exercise came to its end, or panicked.
 pub(crate) fn verdict_of(tool: &str, ended: std::thread::Result<Done>) -> Verdict {
     match ended {
@@ -283,6 +282,7 @@ pub(crate) fn verdict_of(tool: &str, ended: std::thread::Result<Done>) -> Verdic
     }
 }
 
+/// 新工具: every tool of the set runs, through the whole cluster.
 #[tokio::test(flavor = "multi_thread")]
 async fn new_tools() {
     let cluster = Cluster::start().await;

@@ -106,6 +106,30 @@ async fn tools_with_backends_show_progress_and_results_in_the_native_api() {
 }
 
 #[tokio::test]
+async fn a_stored_image_is_inline_in_a_response_and_in_the_answer_of_a_batch() {
+    let backends = Backends::start().await;
+    let (yard, _worker) = start(&backends, Fixture::new(FIXTURE)).await;
+    let http = yard.http();
+    backends.finish_image();
+    let response = http.post("/v1/responses", &json!({ "input": [item("image_generation")] })).await.json();
+    let (shown, inline) = (&response["output"][0], BASE64_STANDARD.encode(image()));
+    assert_eq!(shown["result"], inline);
+    let url = shown["toolyard"]["url"].as_str().expect("its object");
+    assert!(http.get(url).await.body == image());
+    let id = response["id"].as_str().expect("an id");
+    assert_eq!(http.get(&format!("/v1/responses/{id}")).await.json(), response);
+    let given = response["toolyard"]["input"][0]["output"].as_array().expect("parts");
+    let data_url = format!("data:image/png;base64,{inline}");
+    assert!(given.iter().any(|part| part["image_url"] == data_url), "{given:?}");
+
+    backends.finish_image();
+    let turn = json!([item("image_generation")]);
+    let answered = http.post("/v1/tool_calls:batch?format=openai-responses", &turn).await.json();
+    let output = answered["messages"][0]["output"].as_array().expect("parts").clone();
+    assert!(output.iter().any(|part| part["image_url"] == data_url), "{output:?}");
+}
+
+#[tokio::test]
 async fn an_image_of_a_run_that_is_not_stored_is_inline_in_both_apis() {
     let backends = Backends::start().await;
     let (yard, _worker) = start(&backends, Fixture::new(FIXTURE)).await;
@@ -115,8 +139,9 @@ async fn an_image_of_a_run_that_is_not_stored_is_inline_in_both_apis() {
         backends.finish_image();
         let input = [vec![item("image_generation")], others].concat();
         let response = http.post("/v1/responses", &json!({ "input": input, "store": false })).await.json();
-        let item = &response["output"][0];
-        assert_eq!((&response["store"], &item["type"]), (&json!(false), &json!("image_generation_call")), "{response}");
+        let items = response["output"].as_array().expect("items");
+        let item = items.iter().find(|item| item["type"] == "image_generation_call").expect("the image");
+        assert_eq!(response["store"], false, "{response}");
         assert_eq!(item["result"], BASE64_STANDARD.encode(image()));
     }
     backends.finish_image();

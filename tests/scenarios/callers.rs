@@ -190,7 +190,7 @@ async fn tenants_are_walls() {
         run_id: run_id(),
         calls: vec![echo("c")],
         request_tools: Vec::new(),
-        files: Vec::new(),
+        ..v1::AppendCallsRequest::default()
     };
     assert_eq!(refusal(runs.append_calls(append).await), missing);
     let explain = v1::ExplainCallRequest { run_id: run_id(), call_id: "ask".to_owned() };
@@ -395,7 +395,7 @@ async fn a_run_is_added_to_by_who_opened_it() {
         run_id: opened.run_id,
         calls: vec![echo("a")],
         request_tools: Vec::new(),
-        files: Vec::new(),
+        ..v1::AppendCallsRequest::default()
     };
     assert_eq!(refusal(shop.runs.clone().append_calls(append.clone()).await), denied("RUN_OF_ANOTHER_CALLER"));
     ops.runs.clone().append_calls(append).await.expect("it opened it");

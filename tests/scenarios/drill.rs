@@ -34,5 +34,5 @@ async fn the_runbook_has_the_rows_of_the_drill() {
     let table = runbook.split("<!-- drill: begin -->").nth(1).and_then(|rest| rest.split("<!-- drill: end -->").next());
     let rows = table.expect("the table is there").lines().skip(3);
     let written: Vec<&str> = rows.filter_map(|row| row.split("(`").nth(1)?.split('`').next()).collect();
-    assert_eq!(written, listed, "write it anew: drill --write-docs docs/howto/runbook.md");
+    assert_eq!(written, listed, "write it with drill --write-docs docs/howto/runbook.md");
 }

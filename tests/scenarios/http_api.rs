@@ -198,6 +198,23 @@ async fn ids_that_contradict_each_other_are_refused_and_change_nothing() {
 }
 
 #[tokio::test]
+async fn an_event_is_one_of_the_kinds_that_the_document_has() {
+    let yard = Yard::start(FIXTURE).await;
+    let _worker = yard.worker().await;
+    let document = fine(&yard.http().get("/v1/openapi.json").await);
+    let text = json!({ "$ref": "#/components/schemas/RunEvent", "components": document["components"] });
+    let kinds = text["components"]["schemas"]["RunEvent"]["oneOf"].as_array().expect("a union").clone();
+    let headers = [("content-type", "application/json"), ("accept", "text/event-stream")];
+    let body = json!({ "calls": [call("a", "echo", &json!({ "text": "hi" }))] }).to_string();
+    let streamed = yard.http().ask(Method::POST, "/v1/runs", &headers, body).await;
+    for event in events(&streamed.body).iter().filter(|event| event.name.is_none()) {
+        let event = event.json();
+        let is = |kind: &&Value| !event[kind["required"][0].as_str().expect("a name")].is_null();
+        assert_eq!(kinds.iter().filter(is).count(), 1, "{event}");
+    }
+}
+
+#[tokio::test]
 async fn the_document_that_is_served_names_every_route() {
     let yard = Yard::start(FIXTURE).await;
     let document = fine(&yard.http().get("/v1/openapi.json").await);

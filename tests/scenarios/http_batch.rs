@@ -78,6 +78,27 @@ async fn each_vendor_is_answered_in_its_own_form_and_in_the_order_of_its_calls()
 }
 
 #[tokio::test]
+async fn results_are_in_one_message_in_the_order_of_the_calls_whichever_ends_first() {
+    let yard = Yard::start(FIXTURE).await;
+    let _worker = yard.worker().await;
+    for round in 0..8_u64 {
+        // As good as random, and the same in every run of the test.
+        let delays: Vec<u64> = (1..=12_u64).map(|call| (call * (37 + 12 * round)) % 101 * 2).collect();
+        let ids: Vec<String> = (0..delays.len()).map(|call| format!("c{call}")).collect();
+        let calls: Vec<(&str, &str, Value)> =
+            ids.iter().zip(&delays).map(|(id, ms)| (id.as_str(), "sleep", json!({ "ms": ms, "text": id }))).collect();
+        let answer = batch(yard.http(), "?format=anthropic&wait=30s", &anthropic(&calls)).await;
+        let messages = answer["messages"].as_array().expect("messages");
+        let blocks = messages[0]["content"].as_array().expect("blocks");
+        let answered: Vec<[&Value; 2]> =
+            blocks.iter().map(|block| [&block["tool_use_id"], &block["content"][0]["text"]]).collect();
+        let expected: Vec<[Value; 2]> = ids.iter().map(|id| [json!(id), json!(id)]).collect();
+        let expected: Vec<[&Value; 2]> = expected.iter().map(|pair| pair.each_ref()).collect();
+        assert_eq!((messages.len(), answered), (1, expected), "with the delays {delays:?}");
+    }
+}
+
+#[tokio::test]
 async fn what_cannot_be_executed_is_told_to_the_model_and_spoils_nothing() {
     let yard = Yard::start(FIXTURE).await;
     let _worker = yard.worker().await;

@@ -23,7 +23,7 @@ async fn get(yard: &Guarded, name: &str, path: &str) -> Answer {
     ask(yard, Some(&yard.callers.key(name)), Method::GET, path, &Value::Null).await
 }
 
-async fn post(yard: &Guarded, name: &str, path: &str, body: &Value) -> Answer {
+pub(crate) async fn post(yard: &Guarded, name: &str, path: &str, body: &Value) -> Answer {
     ask(yard, Some(&yard.callers.key(name)), Method::POST, path, body).await
 }
 
@@ -143,6 +143,7 @@ async fn a_face_asks_for_the_roles_that_the_same_needs_natively() {
         format!("/v1/responses/{id}/input_items"),
         thread.clone(),
         format!("{thread}/steps"),
+        format!("/v1/threads/t/messages?run_id={run}"),
     ];
     for path in read {
         assert_eq!(get(&yard, "boss", &path).await.status, 200, "{path}");

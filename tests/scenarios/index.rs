@@ -337,7 +337,7 @@ async fn a_parked_call_is_listed_until_it_is_put_aside() {
     }
 }
 
-/// Not a promise but a figure: how fast an index is made anew from the log.
+/// Not a promise but a figure: how fast an index is rebuilt from the log.
 #[tokio::test]
 async fn an_index_is_rebuilt_from_many_entries() {
     let runs: u32 = std::env::var("TOOLYARD_INDEX_RUNS").ok().and_then(|runs| runs.parse().ok()).unwrap_or(5_000);

@@ -78,6 +78,7 @@ async fn every_field_of_a_manifest_reaches_whoever_lists_the_tools() {
         context_keys: vec!["user".to_owned(), "TOOL_CALL_HISTORY".to_owned()],
         origin: v1::ToolOrigin::External.into(),
         title: "Described".to_owned(),
+        needs_approval: true,
     };
     assert_eq!(tool, expected);
     assert!(tool.input_schema.contains(r#""type":"object""#), "{}", tool.input_schema);

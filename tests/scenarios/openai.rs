@@ -46,7 +46,9 @@ async fn a_response_that_a_kill_cut_off_is_read_on_elsewhere_without_a_byte_of_d
     assert_eq!((last.name.as_deref(), done.data.as_str()), (Some("response.completed"), "[DONE]"));
     let response = last.json()["response"].clone();
     assert_eq!(http.get(&format!("/responses/{id}")).await.json(), response);
-    assert_eq!(response["output"][0]["output"], format!("{}\ncounted to 60", crate::counted("a", 60)));
+    let items = response["output"].as_array().expect("items");
+    let counted = items.iter().find(|item| item["call_id"] == "a").expect("the call");
+    assert_eq!(counted["output"], format!("{}\ncounted to 60", crate::counted("a", 60)));
 }
 
 #[tokio::test]
@@ -115,14 +117,81 @@ async fn a_request_that_cannot_be_served_is_told_why_in_the_form_of_the_api() {
     assert_eq!(error(&wild), of(404, "RUN_NOT_FOUND", json!("run_id")));
 }
 
+#[tokio::test]
+async fn calls_are_answered_one_after_another_and_the_rest_goes_on_waiting() {
+    let yard = Yard::start(FIXTURE).await;
+    let _worker = yard.worker().await;
+    let http = yard.http();
+    let always = json!({ "type": "mcp", "server_label": "toolyard", "require_approval": "always" });
+    let asked = http
+        .post("/responses", &json!({ "input": [count("a", 1, 1), count("b", 1, 1)], "tools": [always] }))
+        .await
+        .json();
+    let requests = asked["output"].as_array().expect("items").clone();
+    let types = |response: &Value| -> Vec<String> {
+        let items = response["output"].as_array().into_iter().flatten();
+        items.filter_map(|item| Some(item["type"].as_str()?.to_owned())).collect()
+    };
+    assert_eq!(types(&asked), ["mcp_approval_request", "mcp_approval_request"], "{asked}");
+    let decides = |nth: usize, approve: bool, previous: &Value| {
+        let decision =
+            json!({ "type": "mcp_approval_response", "approval_request_id": requests[nth]["id"], "approve": approve });
+        json!({ "previous_response_id": previous["id"], "input": [decision] })
+    };
+    let next = http.post("/responses", &decides(0, true, &asked)).await.json();
+    assert_eq!(
+        (next["status"].as_str(), types(&next)),
+        (Some("completed"), vec!["mcp_call".into(), "mcp_approval_request".into()])
+    );
+    let last = http.post("/responses", &decides(1, false, &next)).await.json();
+    assert_eq!((last["status"].as_str(), types(&last)), (Some("completed"), vec!["mcp_call".into()]), "{last}");
+    let given = last["toolyard"]["input"].as_array().expect("outputs");
+    assert_eq!(given.iter().map(|item| &item["call_id"]).collect::<Vec<_>>(), ["a", "b"]);
+
+    let asked = http.post("/responses", &json!({ "input": [question("one"), question("two")] })).await.json();
+    let answers = |id: &str| {
+        let output = json!({ "type": "function_call_output", "call_id": id, "output": "blue" });
+        json!({ "previous_response_id": asked["id"], "input": [output] })
+    };
+    let first = http.post("/responses", &answers("one")).await.json();
+    assert_eq!(first["status"], "in_progress", "the other question is still open");
+    let second = http.post("/responses", &answers("two")).await.json();
+    assert_eq!((&second["id"], &second["status"]), (&first["id"], &json!("completed")));
+    assert_eq!(http.post("/responses", &answers("one")).await.json(), second, "the same answer again");
+}
+
+#[tokio::test]
+async fn the_result_of_a_final_tool_is_a_message_of_the_thread_of_its_run() {
+    let yard = Yard::start(FIXTURE).await;
+    let _worker = yard.worker().await;
+    let http = yard.http();
+    let calls = json!([{ "id": "a", "type": "function", "function": { "name": "shows", "arguments": "{\"text\":\"so it is\"}" } }]);
+    let streamed = http.post("/threads/runs", &json!({ "tool_calls": calls, "stream": true })).await;
+    let sent = events(&streamed.body);
+    let message =
+        sent.iter().find(|event| event.name.as_deref() == Some("thread.message.completed")).expect("a message");
+    let message = message.json();
+    let thread = message["thread_id"].as_str().expect("a thread");
+    let listed = http.get(&format!("/threads/{thread}/messages")).await.json();
+    assert_eq!(listed["data"], json!([message]));
+    let named = http.get(&format!("/threads/any/messages?run_id={}", message["run_id"].as_str().expect("a run"))).await;
+    assert_eq!(named.json()["data"][0]["content"], message["content"]);
+    let unnamed = http.get("/threads/any/messages").await;
+    assert_eq!((unnamed.status, unnamed.json()["error"]["param"].clone()), (404, json!("run_id")));
+}
+
 /// The part of the document that defines messages, with one of them at its top.
 fn schema(document: &Value, name: &str) -> schema::Schema {
-    let reference = format!("#/components/schemas/{name}");
-    let needed = |wanted: &str| wanted.starts_with("OpenAI");
-    let schemas = document["components"]["schemas"].as_object().expect("schemas");
-    let schemas: serde_json::Map<_, _> =
-        schemas.iter().filter(|(name, _)| needed(name)).map(|(name, schema)| (name.clone(), schema.clone())).collect();
-    let text = json!({ "$ref": reference, "components": { "schemas": schemas } }).to_string();
+    let reference = |name: &str| format!("#/components/schemas/{name}");
+    let all = document["components"]["schemas"].as_object().expect("schemas");
+    let (mut schemas, mut needed) = (serde_json::Map::new(), vec![name.to_owned()]);
+    while let Some(name) = needed.pop() {
+        let text = all[&name].to_string();
+        schemas.insert(name.clone(), all[&name].clone());
+        let refers = |other: &&String| text.contains(&format!("\"{}\"", reference(other)));
+        needed.extend(all.keys().filter(refers).filter(|other| !schemas.contains_key(*other)).cloned());
+    }
+    let text = json!({ "$ref": reference(name), "components": { "schemas": schemas } }).to_string();
     schema::Schema::compile(&text).unwrap_or_else(|error| panic!("{name}: {error}"))
 }
 

@@ -230,7 +230,6 @@ async fn answers_that_are_not_those_of_the_open_calls_are_refused_and_nothing_is
     for (input, expected) in [
         (json!([]), of(400, "NO_ANSWERS", "/input")),
         (json!("blue"), of(400, "MALFORMED", "/input")),
-        (json!([output("one")]), of(409, "ANSWERS_MISSING", "/input")),
         (json!([output("one"), output("two"), output("three")]), of(404, "CALL_NOT_FOUND", "/input/2")),
         (json!([output("one"), output("one")]), of(400, "MALFORMED", "/input/1")),
         (

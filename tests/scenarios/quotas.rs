@@ -83,7 +83,7 @@ async fn a_tenant_has_as_many_open_runs_as_it_may_and_others_do_not_notice() {
     assert_eq!(runs.len(), 2);
     assert!(exceeded(create(&acme, vec![sleep("a", 1)]).await) > Duration::ZERO);
     assert_eq!(opened(&rival, 5).await.len(), 5, "it has none");
-    // Longer than a coordinator takes to count anew.
+    // Longer than a coordinator takes to count again.
     tokio::time::sleep(Duration::from_secs(2)).await;
     exceeded(create(&acme, vec![sleep("a", 1)]).await);
     cancel(&acme, runs.pop().expect("two")).await;

@@ -1,6 +1,7 @@
 //! Every reader of a run sees the same stream, whenever it comes and however often it comes back.
 
 use harness::{Client, PATIENCE, Run, Yard, reason};
+use proto::v1::run_event::Event;
 use proto::v1::{FloorPolicy, RunEvent};
 
 use crate::{FIXTURE, check, count, counted, question};
@@ -93,6 +94,54 @@ async fn readers_are_answered_while_the_broker_stands_still_and_read_the_run_whe
     assert_eq!(reason(&refused), "RUN_NOT_FOUND", "{refused:?}");
 }
 
+fn ids<'a>(events: &'a [RunEvent], of: impl Fn(&'a Event) -> Option<&'a str>) -> Vec<&'a str> {
+    let mut ids = Vec::new();
+    for id in check::kinds(events).into_iter().filter_map(of) {
+        if !ids.contains(&id) {
+            ids.push(id);
+        }
+    }
+    ids
+}
+
+fn speakers(events: &[RunEvent]) -> Vec<&str> {
+    ids(events, |event| match event {
+        Event::CallSpeaking(speaking) => Some(&speaking.call_id),
+        _ => None,
+    })
+}
+
+#[tokio::test]
+async fn in_a_hundred_runs_the_next_speaker_is_the_one_that_the_policy_names() {
+    let yard = Yard::start(FIXTURE).await;
+    let _worker = yard.worker_with_slots(64).await;
+    let runs = (0..100_u64).map(|run| {
+        let pause = move |call: u64| (run * 7 + call * 13) % 17 + 1;
+        let calls = vec![count("a", 3, pause(1)), count("b", 3, pause(2)), count("c", 3, pause(3))];
+        let client = &yard.client;
+        async move {
+            let run = client.create(calls).await;
+            let [arrival, submission, interleaved] = futures::future::join_all(POLICIES.map(|policy| {
+                let run = run.clone();
+                async move { run.watch(policy).await.to_end().await }
+            }))
+            .await
+            .try_into()
+            .expect("three streams");
+            check::whole(&arrival, true);
+            check::whole(&submission, true);
+            // By arrival: the calls in the order of their first output in the log, which interleaved output shows.
+            let first_outputs = ids(&interleaved, |event| match event {
+                Event::CallOutput(output) => Some(&output.call_id),
+                _ => None,
+            });
+            assert_eq!(speakers(&arrival), first_outputs, "{run:?}");
+            assert_eq!(speakers(&submission), ["a", "b", "c"], "{run:?}");
+        }
+    });
+    futures::future::join_all(runs).await;
+}
+
 #[tokio::test]
 async fn calls_speak_in_the_order_in_which_they_were_asked_for_under_submission() {
     let yard = Yard::start(FIXTURE).await;
@@ -101,14 +150,7 @@ async fn calls_speak_in_the_order_in_which_they_were_asked_for_under_submission(
     let run = yard.client.create(vec![count("slow", 2, 400), count("quick", 3, 5), count("mid", 2, 50)]).await;
     let events = run.watch(FloorPolicy::Submission).await.to_end().await;
     check::whole(&events, true);
-    let speakers: Vec<String> = check::kinds(&events)
-        .into_iter()
-        .filter_map(|kind| match kind {
-            proto::v1::run_event::Event::CallSpeaking(speaking) => Some(speaking.call_id.clone()),
-            _ => None,
-        })
-        .collect();
-    assert_eq!(speakers, ["slow", "quick", "mid"]);
+    assert_eq!(speakers(&events), ["slow", "quick", "mid"]);
 }
 
 #[tokio::test]
@@ -118,7 +160,7 @@ async fn a_reader_that_is_slower_than_the_tools_misses_nothing() {
     // Far more than the ledger holds for a watcher, and than a connection buffers.
     let run = yard.client.create(vec![count("a", 60_000, 0), count("b", 60_000, 0)]).await;
     let mut stream = run.watch(FloorPolicy::Arrival).await;
-    stream.until(|event| matches!(event, proto::v1::run_event::Event::CallSpeaking(_))).await;
+    stream.until(|event| matches!(event, Event::CallSpeaking(_))).await;
     // Another reader sees the end while this one reads nothing.
     let quick = run.watch(FloorPolicy::Arrival).await.to_end().await;
     let slow = stream.to_end().await;

@@ -17,7 +17,10 @@ pub fn names(page: &ListToolsResponse) -> Vec<&str> {
 }
 
 /// Lists until the list is as expected, and returns how long that took.
-async fn until(client: &Client, wanted: impl Fn(&ListToolsResponse) -> bool) -> (ListToolsResponse, Duration) {
+pub(crate) async fn until(
+    client: &Client,
+    wanted: impl Fn(&ListToolsResponse) -> bool,
+) -> (ListToolsResponse, Duration) {
     let started = Instant::now();
     let page = async {
         loop {
@@ -41,7 +44,7 @@ fn description(page: &ListToolsResponse, tool: &str) -> String {
 }
 
 /// A worker of `pool` that hosts the tools of `table`.
-async fn worker(yard: &Yard, pool: &str, table: &str) -> Worker {
+pub(crate) async fn worker(yard: &Yard, pool: &str, table: &str) -> Worker {
     yard.fixture.with("TOOLYARD_FIXTURE_TOOLS", table).worker(&yard.broker.url(), pool, 4).await
 }
 

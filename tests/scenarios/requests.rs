@@ -1,8 +1,11 @@
 //! A request that is sent twice makes one run, through any coordinator and across restarts.
 
+use std::time::Duration;
+
 use async_nats::jetstream::{self, kv, stream};
 use futures::StreamExt as _;
 use harness::{Client, Fixture, Yard, call, reason};
+use hyper::Method;
 use prost::Message as _;
 use proto::v1::{self, FloorPolicy};
 use proto::wire::v1 as wire;
@@ -81,6 +84,36 @@ async fn a_request_sent_many_times_at_once_to_two_coordinators_makes_one_run() {
     let events = run.watch(v1::FloorPolicy::Arrival).await.to_end().await;
     check::whole(&events, true);
     assert_eq!(check::said(&events)["c"], "c-0 c-1 ");
+}
+
+/// A client repeats a request within seconds; a user presses a button again after an hour.
+#[tokio::test]
+async fn a_batch_that_is_sent_ten_times_is_executed_once() {
+    let yard = Yard::start(FIXTURE).await;
+    let _worker = yard.worker().await;
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let path = folder.path().join("effects");
+    let block = |id: &str| {
+        let input = json!({ "path": path, "line": id, "then_wait_ms": 0 });
+        json!({ "type": "tool_use", "id": id, "name": "writes", "input": input })
+    };
+    let turn = json!({ "role": "assistant", "content": [block("a"), block("b")] }).to_string();
+    let headers = [("content-type", "application/json"), ("idempotency-key", "order 7")];
+    let mut answers = Vec::new();
+    for _ in 0..10 {
+        let answer =
+            yard.http().ask(Method::POST, "/v1/tool_calls:batch?wait=30s", &headers, turn.clone()).await.json();
+        assert_eq!(answer["complete"], true, "{answer}");
+        answers.push(answer);
+    }
+    answers.dedup();
+    assert_eq!(answers.len(), 1, "each request has the same answer: {answers:#?}");
+    let mut lines: Vec<String> =
+        std::fs::read_to_string(&path).expect("it was written").lines().map(str::to_owned).collect();
+    lines.sort();
+    assert_eq!(lines, ["a", "b"]);
+    let keys = Broker::of(&yard).await.keys.status().await.expect("the broker answers");
+    assert!(keys.max_age().is_zero() || keys.max_age() >= Duration::from_secs(3600), "{:?}", keys.max_age());
 }
 
 /// The broker as coordinators have it: the log, and the keys of request ids.

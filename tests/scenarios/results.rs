@@ -88,3 +88,35 @@ async fn an_error_is_for_the_model_unless_its_run_is_to_fail_and_the_others_go_o
         assert_eq!((outcomes["a"].state(), outcomes["b"].state()), (CallState::Failed, CallState::Completed));
     }
 }
+
+#[tokio::test]
+async fn the_result_of_a_hidden_tool_is_for_the_model_and_is_not_shown() {
+    let yard = Yard::start(FIXTURE).await;
+    let _worker = yard.worker().await;
+    let page = yard.client.tools.clone().list_tools(v1::ListToolsRequest::default()).await.expect("a page");
+    assert!(page.into_inner().tools.iter().all(|tool| tool.name != "whispers"), "it is not listed");
+    let request = v1::CreateRunRequest {
+        calls: vec![tool("seen", "echo"), tool("unseen", "whispers")],
+        tools: vec!["echo".to_owned(), "whispers".to_owned()],
+        ..v1::CreateRunRequest::default()
+    };
+    let stream = yard.client.execute_request(request).await.expect("it is accepted");
+    let events = stream.to_end().await;
+    check::whole(&events, true);
+    // The model gets both results, and the run, which is the record of what was done, has both calls.
+    let outcomes = check::outcomes(&events);
+    assert_eq!((check::text(&outcomes["seen"]), check::text(&outcomes["unseen"])), ("seen".into(), "unseen".into()));
+    let Some(Event::RunOpened(opened)) = events[0].event.clone() else { panic!("a run begins: {events:#?}") };
+    let run = harness::Run { client: yard.client.clone(), id: opened.run_id };
+    let hidden: Vec<bool> = run.get().await.calls.iter().map(|call| call.hidden).collect();
+    assert_eq!(hidden, [false, true]);
+    // A program that shows the run to a user reads it as a response, which has the visible call alone.
+    let id = run.id.replacen("run_", "resp_", 1);
+    let response = yard.http().get(&format!("/v1/responses/{id}")).await.json();
+    assert_eq!(response["output"].as_array().map(Vec::len), Some(1), "{response}");
+    let shown = yard.http().get(&format!("/v1/responses/{id}?stream=true")).await;
+    let shown = String::from_utf8_lossy(&shown.body).into_owned();
+    for text in [response.to_string(), shown] {
+        assert!(text.contains("echo") && !text.contains("whispers") && !text.contains("unseen"), "{text}");
+    }
+}

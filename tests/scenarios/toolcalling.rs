@@ -108,7 +108,7 @@ impl Sample {
         command
     }
 
-    /// Starts the worker anew with other settings.
+    /// Starts the worker again with other settings.
     async fn set(&mut self, settings: &str, tool: &str) {
         if let Some(mut worker) = self.worker.take() {
             worker.kill().await.expect("it was running");

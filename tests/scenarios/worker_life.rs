@@ -85,6 +85,23 @@ async fn a_rolling_restart_of_coordinator_and_worker_fails_no_call() {
 }
 
 #[tokio::test]
+async fn a_call_that_runs_for_three_leases_of_its_job_is_executed_once() {
+    let yard = Yard::start(FIXTURE).await;
+    let _workers = [yard.worker().await, yard.worker().await];
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let path = folder.path().join("effects");
+    // The broker gives a job to another worker after 30 s without a word.
+    let arguments = json!({ "path": path, "line": "once", "then_wait_ms": 92_000 });
+    let mut stream = yard.client.execute(vec![call("long", "notes", arguments)]).await;
+    let read = async { while stream.next().await.expect("the stream does not break") {} };
+    tokio::time::timeout(Duration::from_secs(150), read).await.expect("the call ends");
+    check::whole(&stream.seen, true);
+    assert_eq!(attempts(&stream.seen), [1]);
+    assert_eq!(check::text(&check::outcomes(&stream.seen)["long"]), "Done");
+    assert_eq!(std::fs::read_to_string(&path).expect("it was written"), "once\n");
+}
+
+#[tokio::test]
 async fn a_tool_that_blocks_every_thread_does_not_lose_its_lease() {
     let yard = Yard::start(FIXTURE).await;
     let _worker = yard.worker().await;

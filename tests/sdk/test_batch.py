@@ -110,6 +110,90 @@ class OpenAI(unittest.TestCase):
         self.assertEqual([it["call_id"] for it in items], ["call_1", "call_2"])
 
 
+class Streams(unittest.TestCase):
+    """A turn as an SDK streamed it: the list of its events, with arguments in fragments."""
+
+    def test_chunks_of_chat_completions(self):
+        def chunk(finish=None, **delta):
+            return openai.types.chat.ChatCompletionChunk.model_validate({
+                "id": "chatcmpl-1", "object": "chat.completion.chunk", "created": 1, "model": "gpt",
+                "choices": [{"index": 0, "delta": delta, "finish_reason": finish}],
+            })
+
+        def part(index, arguments, **first):
+            name = first.pop("name", None)
+            return {"index": index, "function": {"name": name, "arguments": arguments}, **first}
+
+        chunks = [
+            chunk(role="assistant", content=None),
+            chunk(tool_calls=[part(0, "", id="call_1", type="function", name="bash")]),
+            chunk(tool_calls=[part(1, '{"time_', id="call_2", type="function", name="get_current_time")]),
+            chunk(tool_calls=[part(0, '{"command":"ec')]),
+            chunk(tool_calls=[part(0, 'ho one"}'), part(1, 'zone":"UTC"}')]),
+            chunk(finish="tool_calls"),
+        ]
+        answer = batch([it.model_dump(mode="json") for it in chunks])
+        messages = [valid(openai.types.chat.ChatCompletionToolMessageParam, it) for it in answer["messages"]]
+        self.assertEqual([it["tool_call_id"] for it in messages], ["call_1", "call_2"])
+        self.assertIn("one", messages[0]["content"])
+        # Without its end the last call may be cut off.
+        whole = [it.model_dump(mode="json") for it in chunks]
+        refused = client.post("/v1/tool_calls:batch", json=whole[:-1])
+        self.assertEqual((refused.status_code, refused.json()["reason"]), (400, "MALFORMED"))
+
+    def test_events_of_anthropic(self):
+        events = TypeAdapter(list[anthropic.types.RawMessageStreamEvent]).validate_python([
+            {"type": "message_start", "message": {
+                "id": "msg_1", "type": "message", "role": "assistant", "model": "claude", "content": [],
+                "stop_reason": None, "stop_sequence": None, "usage": {"input_tokens": 1, "output_tokens": 1},
+            }},
+            {"type": "content_block_start", "index": 0,
+             "content_block": {"type": "tool_use", "id": "toolu_1", "name": "bash", "input": {}}},
+            {"type": "content_block_delta", "index": 0, "delta": {"type": "input_json_delta", "partial_json": '{"comma'}},
+            {"type": "content_block_delta", "index": 0,
+             "delta": {"type": "input_json_delta", "partial_json": 'nd":"echo one"}'}},
+            {"type": "content_block_stop", "index": 0},
+            {"type": "message_delta", "delta": {"stop_reason": "tool_use", "stop_sequence": None},
+             "usage": {"output_tokens": 9}},
+            {"type": "message_stop"},
+        ])
+        answer = batch([it.model_dump(mode="json") for it in events])
+        [message] = answer["messages"]
+        valid(anthropic.types.MessageParam, message)
+        self.assertIn("one", message["content"][0]["content"][0]["text"])
+
+
+class Shared(unittest.TestCase):
+    def test_calls_of_a_turn_that_are_sent_one_by_one_have_one_run_whose_messages_are_there_later(self):
+        rules = {"confirmation": "CONFIRMATION_NONE"}
+        run = client.post("/v1/runs", json={"keep_open": True, "rules": rules}).raise_for_status().json()["run"]["run_id"]
+        for id in ["toolu_1", "toolu_2"]:
+            turn = anthropic_turn((id, "bash", {"command": f"echo {id}"}))
+            answer = client.post("/v1/tool_calls:batch", params={"run": run}, json=turn).raise_for_status().json()
+            self.assertEqual((answer["run_id"], answer["complete"]), (run, True))
+            [result] = answer["messages"][0]["content"]
+            self.assertIn(id, result["content"][0]["text"])
+        client.post(f"/v1/runs/{run}/close", json={}).raise_for_status()
+        later = client.get(f"/v1/runs/{run}/messages", params={"format": "openai-chat"}).raise_for_status().json()
+        messages = [valid(openai.types.chat.ChatCompletionToolMessageParam, it) for it in later["messages"]]
+        self.assertEqual([it["tool_call_id"] for it in messages], ["toolu_1", "toolu_2"])
+        items = client.get(f"/v1/runs/{run}/messages", params={"format": "openai"}).raise_for_status().json()["messages"]
+        for item in items:
+            valid(openai.types.responses.response_input_item_param.FunctionCallOutput, item)
+
+    def test_a_conversation_is_complete_with_the_results_that_it_gets(self):
+        bash = {"command": "echo one"}
+        lost, open = anthropic_turn(("toolu_1", "bash", bash)), anthropic_turn(("toolu_2", "bash", bash), ("toolu_3", "bash", bash))
+        say = lambda content: {"role": "user", "content": content}
+        result = {"type": "tool_result", "tool_use_id": "toolu_3", "content": "done"}
+        messages = [say("Go"), lost, say("Never mind"), open, say([result])]
+        answer = batch({"messages": messages})
+        self.assertEqual([block["tool_use_id"] for block in answer["messages"][0]["content"]], ["toolu_2"])
+        [dangling] = answer["dangling"]
+        self.assertEqual(dangling["after"], 1)
+        valid(anthropic.types.MessageParam, dangling["messages"][0])
+
+
 class Gemini(unittest.TestCase):
     def test_generate_content(self):
         part = google.genai.types.Part
@@ -145,5 +229,13 @@ class Definitions(unittest.TestCase):
         for format, kind in kinds.items():
             definitions = [valid(kind, definition) for definition in self.definitions(format)]
             self.assertGreater(len(definitions), 3)
+        for format in ["openai", "openai-chat"]:
+            strict = client.get("/v1/tools", params={"format": format, "strict": "true"}).raise_for_status().json()
+            functions = [valid(kinds[format], it) for it in strict["tools"]]
+            functions = [it.get("function", it) for it in functions]
+            self.assertIn(True, [it.get("strict") for it in functions])
+            for function in functions:
+                self.assertNotEqual(function.get("strict", False), function["name"] in strict["not_strict"])
+            self.assertTrue(strict["notes"]["bash"]["needs_approval"])
         for definition in self.definitions("gemini"):
             google.genai.types.FunctionDeclaration.model_validate(definition)

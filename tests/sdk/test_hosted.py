@@ -54,10 +54,10 @@ class Items(unittest.TestCase):
         self.assertEqual([output.logs for output in items["code_interpreter_call"].outputs], ["one\n"])
         self.assertEqual(items["image_generation_call"].result, text(IMAGE))
 
-    def test_a_stored_image_is_read_by_its_url(self):
+    def test_a_stored_image_is_inline_and_is_read_by_its_url(self):
         response = client.responses.create(input=INPUT[-1:], tools=UNASKED)
         (item,) = response.output
-        self.assertEqual((item.type, item.status, item.result), ("image_generation_call", "completed", None))
+        self.assertEqual((item.type, item.status, item.result), ("image_generation_call", "completed", text(IMAGE)))
         self.assertEqual(yard.client.get(item.to_dict()["toolyard"]["url"]).content, IMAGE)
 
 

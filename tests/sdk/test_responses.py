@@ -39,6 +39,16 @@ class Responses(unittest.TestCase):
         for event in events:
             # Pydantic refuses what is not of the documented form; reading a stream, the SDK does not.
             documented.validate_python(event.to_dict())
+        open_item = None
+        for event in events:
+            if event.type == "response.output_item.added":
+                self.assertIsNone(open_item, "one item at a time")
+                open_item = event.item.id
+            elif event.type == "response.output_item.done":
+                self.assertEqual(event.item.id, open_item)
+                open_item = None
+            elif getattr(event, "item_id", None):
+                self.assertEqual(event.item_id, open_item)
         last = events[-1]
         self.assertIn(last.type, ("response.completed", "response.failed", "response.incomplete"))
         done = {event.output_index: event.item for event in events if event.type == "response.output_item.done"}
@@ -125,6 +135,31 @@ class Responses(unittest.TestCase):
         always = [{**UNASKED[0], "require_approval": "always"}]
         (request,) = client.responses.create(input=[TIME], tools=always).output
         self.assertEqual((request.type, request.name), ("mcp_approval_request", "get_current_time"))
+
+    def test_the_model_is_given_the_results_in_the_form_of_its_calls(self):
+        turn = [bash("a", "echo hello"), TIME, call("none", "no_such_tool")]
+        done = client.responses.create(input=turn, tools=UNASKED)
+        history = turn + done.toolyard["input"]
+        answered = {item["call_id"]: item for item in done.toolyard["input"]}
+        self.assertEqual([item["type"] for item in answered.values()], ["shell_call_output", "function_call_output", "function_call_output"])
+        self.assertEqual(answered["a"]["output"][0]["stdout"], "hello\n")
+        self.assertIn("Error:", answered["none"]["output"])
+        # Nothing of the history is left to execute.
+        with self.assertRaises(openai.BadRequestError) as refused:
+            client.responses.create(input=history, tools=UNASKED)
+        self.assertEqual(refused.exception.code, "NO_CALLS")
+
+    def test_tools_of_the_models_vendor_are_passed_over_on_request(self):
+        tools = UNASKED + [{"type": "web_search"}]
+        done = client.responses.create(input=[TIME], tools=tools, extra_query={"foreign_tools": "ignore"})
+        self.assertEqual(done.status, "completed")
+
+    def test_questions_are_answered_one_after_another(self):
+        asked = client.responses.create(input=[QUESTION, call("more", "ask_user", '{"question":"And?"}')])
+        first = client.responses.create(previous_response_id=asked.id, input=[output("ask", "blue")])
+        self.assertEqual(first.status, "in_progress")
+        done = client.responses.create(previous_response_id=asked.id, input=[output("more", "red")])
+        self.assertEqual((done.id, done.status), (first.id, "completed"))
 
     def test_a_tool_of_the_request_is_the_clients(self):
         tools = [{"type": "custom", "name": "write"}, {"type": "function", "name": "pick", "parameters": {"type": "object"}}]

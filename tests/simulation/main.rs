@@ -194,7 +194,7 @@ fn the_worlds_are_not_dull() {
         "notified again",
         "slots counted",
         "asked",
-        "asked anew",
+        "asked again",
         "answer heard",
         "question ended",
         "answer refused",

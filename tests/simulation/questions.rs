@@ -214,7 +214,7 @@ impl Promises {
             for by in calls.iter().filter_map(|spec| spec.asked_by) {
                 let same = run.calls().iter().filter(|call| call.spec().asked_by == Some(by)).count();
                 self.check(same < 2, || format!("{id}: {by:?} is asked {same} times"));
-                self.note(if by.attempt.number.0 > 1 { "asked anew" } else { "question stored" });
+                self.note(if by.attempt.number.0 > 1 { "asked again" } else { "question stored" });
                 if heard.is_empty() || !counts(by.attempt) {
                     self.note("question void");
                 }

@@ -292,7 +292,7 @@ impl Story {
             && heard < from
         {
             let what =
-                format!("event {number}: {call_id} ends with what attempt {heard} said, attempt {from} began anew");
+                format!("event {number}: {call_id} ends with what attempt {heard} said, attempt {from} began again");
             self.find(Broken::Doubled, what);
         }
         if ended.outcome.is_none() {

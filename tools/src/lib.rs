@@ -39,7 +39,7 @@ use std::path::PathBuf;
 use sandbox::{Sandbox, Workspaces};
 use toolyard_tool::{InvalidTool, Table, Tool};
 
-use self::placed::Placed;
+use self::placed::{Access, Placed};
 
 pub use ask_user::{ASK_USER, Question, ask_user};
 pub use backends::Backends;
@@ -111,20 +111,22 @@ pub fn built_in(options: Options) -> Result<Table, Error> {
     let (user, jobs) = (sandbox.settings().user, Jobs::in_folders(workspaces.clone()));
     let place = Hosting { root, sandbox, workspaces };
     let table = Table::new().host(CurrentTime)?.define::<Question>(ASK_USER, &ask_user())?;
-    let table = place.host_reader(table, move |root, _| Glob::new(root, user))?;
-    let table = place.host_reader(table, move |root, _| Grep::new(root, user))?;
-    let table = place.host_reader(table, move |root, _| ReadFile::new(root, user))?;
-    let table = place.host(table, move |root, _| Edit::new(root, user))?;
-    let table = place.host(table, Git::new)?;
+    let table = place.host(table, Access::Read, move |root, _| Glob::new(root, user))?;
+    let table = place.host(table, Access::Read, move |root, _| Grep::new(root, user))?;
+    let table = place.host(table, Access::Read, move |root, _| ReadFile::new(root, user))?;
+    let table = place.host(table, Access::Write, move |root, _| Edit::new(root, user))?;
+    let table = place.host(table, Access::Write, Git::new)?;
     let of_lint = settings.clone();
-    let table = place.host_reader(table, move |root, sandbox| Lint::new(root, sandbox, &of_lint))?;
-    let table = place.host_reader(table, move |root, sandbox| Lsp::new(root, sandbox, &settings))?;
+    let table = place.host(table, Access::Read, move |root, sandbox| Lint::new(root, sandbox, &of_lint))?;
+    let table = place.host(table, Access::Read, move |root, sandbox| Lsp::new(root, sandbox, &settings))?;
     let [of_process, of_powershell] = [jobs.clone(), jobs.clone()];
-    let table = place.host(table, move |root, sandbox| Process::new(root, sandbox, of_process.clone()))?;
+    let process = move |root, sandbox| Process::new(root, sandbox, of_process.clone());
+    let table = place.host(table, Access::Write, process)?;
     let table = table.host(ProcessOutput::new(jobs.clone()))?;
     let powershell = move |root, sandbox| PowerShell::new(root, sandbox).with_jobs(of_powershell.clone());
-    let table = place.host(table, powershell)?;
-    Ok(place.host(table, move |root, sandbox| Bash::new(root, sandbox).with_jobs(jobs.clone()))?)
+    let table = place.host(table, Access::Write, powershell)?;
+    let bash = move |root, sandbox| Bash::new(root, sandbox).with_jobs(jobs.clone());
+    Ok(place.host(table, Access::Write, bash)?)
 }
 
 /// Where tools work.
@@ -139,30 +141,13 @@ impl Hosting {
     fn host<T: Tool>(
         &self,
         table: Table,
-        make: impl Fn(Root, Sandbox) -> T + Send + Sync + 'static,
-    ) -> Result<Table, InvalidTool> {
-        self.host_one(table, false, make)
-    }
-
-    /// As [`Self::host`], for a tool that changes no files.
-    fn host_reader<T: Tool>(
-        &self,
-        table: Table,
-        make: impl Fn(Root, Sandbox) -> T + Send + Sync + 'static,
-    ) -> Result<Table, InvalidTool> {
-        self.host_one(table, true, make)
-    }
-
-    fn host_one<T: Tool>(
-        &self,
-        table: Table,
-        reads: bool,
+        access: Access,
         make: impl Fn(Root, Sandbox) -> T + Send + Sync + 'static,
     ) -> Result<Table, InvalidTool> {
         let (root, sandbox) = (self.root.clone(), self.sandbox.clone());
         match &self.workspaces {
             None => table.host(make(root, sandbox)),
-            Some(workspaces) => table.host(Placed::new((root, sandbox), workspaces.clone(), reads, Box::new(make))),
+            Some(workspaces) => table.host(Placed::new((root, sandbox), workspaces.clone(), access, Box::new(make))),
         }
     }
 }

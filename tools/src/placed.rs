@@ -10,15 +10,22 @@ use toolyard_tool::{About, Context, Output, Tool, ToolError};
 
 type Make<T> = Box<dyn Fn(Root, Sandbox) -> T + Send + Sync>;
 
-/// A tool that is made anew for each folder, as if the folder were the root.
+/// What a tool does to the files of its folder.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Access {
+    /// It changes nothing, so its calls go on in a folder that holds too much.
+    Read,
+    Write,
+}
+
+/// A tool of which one is made for each folder, as if the folder were the root.
 pub(super) struct Placed<T> {
     /// For its description.
     at_root: T,
     make: Make<T>,
     sandbox: Sandbox,
     workspaces: Workspaces,
-    /// Its calls change nothing, so they go on in a folder that holds too much.
-    reads: bool,
+    access: Access,
     /// Those of folders that calls share: they keep what belongs together, as locks and servers.
     made: Mutex<HashMap<PathBuf, Arc<T>>>,
 }
@@ -31,9 +38,9 @@ impl<T> std::fmt::Debug for Placed<T> {
 
 impl<T> Placed<T> {
     /// `make` makes the tool of a folder, whose programs the sandbox keeps in it.
-    pub(super) fn new((root, sandbox): (Root, Sandbox), workspaces: Workspaces, reads: bool, make: Make<T>) -> Self {
+    pub(super) fn new((root, sandbox): (Root, Sandbox), workspaces: Workspaces, access: Access, make: Make<T>) -> Self {
         let at_root = make(root, sandbox.clone());
-        Self { at_root, make, sandbox, workspaces, reads, made: Mutex::default() }
+        Self { at_root, make, sandbox, workspaces, access, made: Mutex::default() }
     }
 
     fn at(&self, folder: &Path) -> Result<Arc<T>, ToolError> {
@@ -65,9 +72,9 @@ impl<T: Tool> Tool for Placed<T> {
         let workspace = self.workspaces.open(context)?;
         // Ends before the folder goes.
         let tool = self.at(workspace.folder())?;
-        match self.reads {
-            true => tool.call(context, input).await,
-            false => workspace.bounded(tool.call(context, input)).await,
+        match self.access {
+            Access::Read => tool.call(context, input).await,
+            Access::Write => workspace.bounded(tool.call(context, input)).await,
         }
     }
 }

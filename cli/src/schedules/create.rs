@@ -1,6 +1,5 @@
 //! `toolyard schedules create`.
 
-use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use prost_types::Timestamp;
@@ -11,6 +10,7 @@ use proto::v1::schedule_spec::Timing;
 use crate::arguments::{self, Pair};
 use crate::call::{known, seconds};
 use crate::exit::Failure;
+use crate::files;
 use crate::list::{span, time};
 use client::Client;
 
@@ -98,7 +98,7 @@ struct What {
     approval: bool,
     /// A file with the run, as JSON
     #[arg(long, value_name = "FILE")]
-    run: Option<PathBuf>,
+    run: Option<String>,
 }
 
 #[derive(Debug, Clone, Copy, Default, clap::ValueEnum)]
@@ -158,7 +158,7 @@ pub(super) async fn create(client: &Client, args: Create) -> Result<v1::Schedule
 /// The run of each firing.
 async fn requested(client: &Client, what: What) -> Result<v1::CreateRunRequest, Failure> {
     let What { tool, pairs, json, timeout, approval, run } = what;
-    let Some(name) = tool else { return read(&run.unwrap_or_default()) };
+    let Some(name) = tool else { return files::run(&run.unwrap_or_default()) };
     name.parse::<run::ToolName>().map_err(|error| Failure::Usage(error.to_string()))?;
     let base = arguments::parse_base(json.as_deref())?;
     let tool = known(client, &name).await?;
@@ -172,10 +172,4 @@ async fn requested(client: &Client, what: What) -> Result<v1::CreateRunRequest, 
     };
     let rules = Some(v1::RunRules { confirmation: v1::Confirmation::None.into(), ..v1::RunRules::default() });
     Ok(v1::CreateRunRequest { calls: vec![call], rules, ..v1::CreateRunRequest::default() })
-}
-
-fn read(path: &Path) -> Result<v1::CreateRunRequest, Failure> {
-    let wrong = |error: &dyn std::fmt::Display| Failure::Usage(format!("cannot use {}: {error}", path.display()));
-    let text = std::fs::read(path).map_err(|error| wrong(&error))?;
-    proto::json::read(&text, &[]).map_err(|error| wrong(&error))
 }

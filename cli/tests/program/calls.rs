@@ -32,7 +32,7 @@ const TOOLS: [&str; 22] = [
     "time_reasoning",
 ];
 
-/// `UPDATE_DOCS=1 cargo test -p toolyard --test program reference` writes it anew.
+/// `UPDATE_DOCS=1 cargo test -p toolyard --test program reference` writes it.
 #[test]
 fn the_reference_of_the_built_in_tools_is_what_the_program_makes_of_them() {
     let dev = Dev::start();

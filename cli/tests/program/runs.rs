@@ -40,6 +40,44 @@ fn an_answer_may_be_json_or_the_reason_why_there_is_none() {
 }
 
 #[test]
+fn a_run_is_created_from_a_file_added_to_and_closed() {
+    let dev = Dev::start();
+    let folder = tempfile::tempdir().unwrap();
+    let file = |name: &str, text: &str| {
+        let path = folder.path().join(name);
+        std::fs::write(&path, text).unwrap();
+        path.to_str().unwrap().to_owned()
+    };
+    let calls = file(
+        "calls.json",
+        r#"[{"call_id":"one","tool":"bash","arguments":{"command":"echo one"}},
+            {"call_id":"two","tool":"get_current_time","arguments":"{\"time_zone\":\"UTC\"}"}]"#,
+    );
+    let called = dev.run(["call", "--calls", &calls, "--approve", "-o", "json"]);
+    assert_eq!((called.code(), &called.json()[0]["run_opened"]["calls"][1]["call_id"]), (0, &"two".into()));
+    let unexecuted = dev.run(["call", "--calls", &calls, "--no-execute", "--detach", "-o", "json"]);
+    assert_eq!(unexecuted.json()[0]["calls"][0]["state"], "CALL_STATE_WAITING_FOR_CLIENT");
+
+    let run = file("run.json", r#"{"rules":{"confirmation":"CONFIRMATION_NONE"},"keep_open":true}"#);
+    let created = dev.run(["runs", "create", "-f", &run, "--detach", "-o", "json"]).json().remove(0);
+    let id = created["run_id"].as_str().unwrap();
+    assert_eq!((created["open"].as_bool(), &created["calls"]), (Some(true), &serde_json::json!([])));
+    let added = dev.run(["runs", "append", id, "-f", &calls]);
+    assert!(added.code() == 0 && added.stdout().contains("2 calls, open to more calls"), "{}", added.stdout());
+    let twice = dev.run(["runs", "append", id, "-f", &calls]);
+    assert!(twice.code() == 2 && twice.stderr().contains("DUPLICATE_CALL_ID"), "{}", twice.stderr());
+    assert_eq!(dev.run(["runs", "close", id]).code(), 0);
+    let watched = dev.run(["runs", "watch", id]);
+    assert!(watched.code() == 0 && watched.stdout().contains("│ one"), "{}", watched.stdout());
+
+    let failing = file("failing.json", r#"[{"tool":"bash","arguments":{"comand":"x"}},{"tool":"get_current_time"}]"#);
+    assert_eq!(dev.run(["runs", "create", "-f", &failing]).code(), 1);
+    assert_eq!(dev.run(["runs", "create"]).code(), 2);
+    assert_eq!(dev.run(["call"]).code(), 2);
+    assert_eq!(dev.run(["call", "--calls", &calls, "bash"]).code(), 2);
+}
+
+#[test]
 fn a_run_is_read_again_from_any_place() {
     let dev = Dev::start();
     let called = dev.run(["call", "-o", "json", "bash", "command=echo one; echo two"]).json();

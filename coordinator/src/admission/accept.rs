@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
+use formats::tools::{self, Format};
 use hooks::{Confirm, Confirmation};
 use proto::history;
 use proto::names::CALLED_AS;
@@ -99,6 +100,26 @@ impl<'a> Offer<'a> {
         self.registry.catalog.find(tool).is_some_and(|entry| self.holds(entry))
     }
 
+    /// Replaces names under which tools are exported for models by the tools' own names.
+    pub(crate) fn rename(&self, calls: &mut [RequestedCall], form: Option<Format>) {
+        for call in calls {
+            if let Some(own) = self.exported_as(&call.tool, form) {
+                call.tool = own;
+            }
+        }
+    }
+
+    /// The tool that is exported under a name which is no tool's own. The names of `form` come first.
+    pub(crate) fn exported_as(&self, name: &ToolName, form: Option<Format>) -> Option<ToolName> {
+        if self.custom.contains_key(name) || self.registry.catalog.find(name).is_some() {
+            return None;
+        }
+        let all = self.registry.catalog_of(self.tenant).after(None);
+        let offered = || all.iter().filter(|entry| self.holds(entry)).map(|entry| entry.name.as_str());
+        let mut forms = form.into_iter().chain([Format::OpenAi, Format::Anthropic, Format::Gemini]);
+        forms.find_map(|form| tools::meant(offered(), form, name.as_str()))?.parse().ok()
+    }
+
     /// Whether checking this call's arguments is certain to be quick.
     pub(crate) fn is_quick(&self, call: &RequestedCall) -> bool {
         match self.custom.get(&call.tool) {
@@ -138,6 +159,8 @@ pub(crate) struct Scope<'here> {
     pub(crate) caller: &'here Caller,
     /// The tools that the run's tenant has; `None` for all.
     pub(crate) tenant: Option<Arc<TenantTools>>,
+    /// The form in which the client knows the tools' names; `None` for their own names.
+    pub(crate) form: Option<Format>,
 }
 
 impl Scope<'_> {
@@ -155,7 +178,13 @@ impl Scope<'_> {
 pub(crate) fn accept(calls: Vec<RequestedCall>, scope: &Scope<'_>) -> Vec<Arc<CallSpec>> {
     let mut steps = steps_for(&calls);
     let with_index = calls.into_iter().zip(scope.first..);
-    with_index.map(|(call, index)| Arc::new(accept_one(call, index, scope, &mut steps))).collect()
+    let accepted = with_index.map(|(mut call, index)| {
+        if scope.form.is_some() {
+            fail_if_oversized(&mut call);
+        }
+        Arc::new(accept_one(call, index, scope, &mut steps))
+    });
+    accepted.collect()
 }
 
 /// The budget of steps that the checks of some calls share.
@@ -193,6 +222,7 @@ pub(crate) fn accept_one(mut call: RequestedCall, index: usize, scope: &Scope<'_
         Some(Unlisted::Client) => None,
         Some(Unlisted::Unresolved(_)) | None => offer.route(&tool, fit),
     };
+    let arguments = found.and_then(|(_, entry)| without_nulls(entry, &arguments)).unwrap_or(arguments);
     let needs_worker = without_worker == WithoutWorker::Fail && not_before.is_none_or(|until| until <= now);
     let wanted = Wanted { tool: &tool, arguments: &arguments, needs_worker, custom, unlisted: unlisted.as_ref() };
     let route = match (route(&wanted, scope, found, steps), scope.client_only) {
@@ -202,7 +232,6 @@ pub(crate) fn accept_one(mut call: RequestedCall, index: usize, scope: &Scope<'_
     let refusal = refusal.or_else(|| limits::beyond(index, scope.rules));
     let refusal = refusal.or_else(|| found.and_then(|(_, entry)| waived(&tool, entry, approval, scope)));
     let route = refusal.map_or(route, Route::Refused);
-    let id = id.unwrap_or_else(|| made_id(index));
     let manifest = found.map(|(_, entry)| &entry.hosted.manifest);
     let confirmation = found.map_or(Confirmation::NotNeeded, |(_, entry)| confirmation(entry, scope));
     let (asks, must) = (confirmation != Confirmation::NotNeeded, confirmation == Confirmation::Required);
@@ -229,7 +258,21 @@ pub(crate) fn accept_one(mut call: RequestedCall, index: usize, scope: &Scope<'_
         result_use,
         context,
         files,
-        ..CallSpec::new(id, tool, arguments, route, deadline)
+        ..CallSpec::new(id.unwrap_or_else(|| made_id(index)), tool, arguments, route, deadline)
+    }
+}
+
+/// A model that writes too many arguments gets an error for that call, and the others continue. The arguments are
+/// dropped. A client of the native API chose them itself: its whole request is rejected.
+fn fail_if_oversized(call: &mut RequestedCall) {
+    let (size, limit) = (call.arguments.len(), run::limit::ARGUMENTS_BYTES_MAX);
+    if size > limit {
+        let message = format!(
+            "the arguments are too large: {size} bytes, and the limit is {limit} bytes. The call was not executed: \
+             shorten them, or split the call"
+        );
+        call.arguments = Bytes::from_static(b"{}");
+        call.refusal = Some(CallError::new(ErrorKind::ArgumentsInvalid, message));
     }
 }
 
@@ -289,6 +332,17 @@ fn fits(entry: &Entry, arguments: &Bytes) -> bool {
     let mut steps = Steps::of_request(arguments.len());
     arguments.len() <= run::limit::ARGUMENTS_BYTES_MAX
         && entry.hosted.schema.check_within(arguments, &mut steps).is_ok()
+}
+
+/// The arguments without nulls for parameters that may be missing and do not take null, if the tool takes them so only.
+/// A model that follows a strict definition writes them.
+fn without_nulls(entry: &Entry, arguments: &Bytes) -> Option<Bytes> {
+    let has_null = arguments.windows(4).any(|part| part == b"null");
+    if !has_null || arguments.len() > run::limit::ARGUMENTS_BYTES_MAX || fits(entry, arguments) {
+        return None;
+    }
+    let pruned = schema::nulls::dropped(&entry.hosted.manifest.input_schema, arguments)?.into();
+    fits(entry, &pruned).then_some(pruned)
 }
 
 /// The context of a call: of the run's context, overridden by the call's, the keys that the tool declares. The place of
@@ -411,7 +465,12 @@ fn unknown_tool(tool: &ToolName, unlisted: Option<&Unlisted>, scope: &Scope<'_>)
     let offered =
         |entry: &&Entry| offer.holds(entry) && offer.registry.is_available(entry) && scope.denies(entry).is_none();
     let hosted = offer.registry.catalog_of(offer.tenant).after(None).iter().filter(offered).map(|entry| &entry.name);
-    let mut names: Vec<&str> = offer.custom.keys().chain(hosted).map(ToolName::as_str).collect();
+    let hosted: Vec<&str> = hosted.map(ToolName::as_str).collect();
+    let hosted = match scope.form {
+        Some(form) => tools::names(&hosted, form),
+        None => hosted.into_iter().map(str::to_owned).collect(),
+    };
+    let mut names: Vec<String> = offer.custom.keys().map(ToString::to_string).chain(hosted).collect();
     let more = names.len().saturating_sub(TOOLS_LISTED_MAX);
     names.truncate(TOOLS_LISTED_MAX);
     let known = match (names.as_slice(), more) {

@@ -2,7 +2,6 @@
 //! on one endpoint. A `tools/call` opens a run with one call, as every other request does; what a client must find
 //! again (a task, a stream, a question) is named by the run, so no replica keeps anything of a client.
 
-pub(crate) mod abandoned;
 mod call;
 mod client;
 mod described;
@@ -61,7 +60,6 @@ const DISCOVERY_TTL_MS: u64 = 60_000;
 #[derive(Debug)]
 pub(crate) struct Shared {
     seals: seal::Seals,
-    queue: abandoned::Queue,
     calls: under_way::Calls,
     /// Whether the port has TLS.
     is_tls: bool,
@@ -70,9 +68,9 @@ pub(crate) struct Shared {
 }
 
 impl Shared {
-    pub(crate) fn new(queue: abandoned::Queue, is_tls: bool) -> Self {
+    pub(crate) fn new(is_tls: bool) -> Self {
         let (seals, calls, levels) = Default::default();
-        Self { seals, queue, calls, is_tls, levels }
+        Self { seals, calls, is_tls, levels }
     }
 
     fn levels(&self) -> std::sync::MutexGuard<'_, HashMap<String, usize>> {

@@ -16,10 +16,13 @@ use crate::admission::accept::{AskedApproval, RequestedCall};
 use crate::admission::custom::{self, Custom, CustomTools};
 use crate::admission::error::RequestError;
 use crate::runs::NewRun;
+use crate::runs::approved::Approved;
 use crate::runs::objects::AskedFile;
 
 /// In the place of a tool's name: every tool.
 const ALL_TOOLS: &str = "_all";
+/// In the place of a call's id: every call.
+const ALL_CALLS: &str = "_all";
 
 pub(super) fn malformed<E: std::fmt::Display>(field: impl Into<String>) -> impl FnOnce(E) -> RequestError {
     let field = field.into();
@@ -88,6 +91,7 @@ pub(super) fn new_run(request: v1::CreateRunRequest, custom: CustomTools) -> Res
     let (tools, rules) = (attached(&request.tools)?, convert::rules(request.rules));
     let (calls, context) = (asked(calls)?, context(|| "context", None, &request.context)?);
     let (files, store) = (files(request.files)?, request.store.unwrap_or(true));
+    let approved = approved(&request.approve, &calls)?;
     Ok(NewRun {
         calls,
         files,
@@ -101,8 +105,35 @@ pub(super) fn new_run(request: v1::CreateRunRequest, custom: CustomTools) -> Res
         rules,
         context,
         store,
+        approved,
         request_id,
     })
+}
+
+/// The calls of a request that its caller approves, by the ids that it has.
+pub(super) fn approved(approve: &[String], calls: &[RequestedCall]) -> Result<Approved, RequestError> {
+    if approve.iter().any(|call| call == ALL_CALLS) {
+        return Ok(Approved::All);
+    }
+    let named = approve.iter().enumerate().map(|(index, call)| {
+        let field = || format!("approve[{index}]");
+        let call: CallId = call.parse().map_err(malformed(field()))?;
+        if !calls.iter().any(|other| other.id.as_ref() == Some(&call)) {
+            return Err(malformed(field())(format!("no call of the request has the id {call}")));
+        }
+        Ok(call)
+    });
+    let named = named.collect::<Result<Vec<_>, _>>()?;
+    Ok(if named.is_empty() { Approved::None } else { Approved::These(named) })
+}
+
+/// The same for calls that are added to a run.
+pub(super) fn approved_in(approve: &[String], calls: &[RequestedCall]) -> Result<Approved, RequestError> {
+    let approved = approved(approve, calls)?;
+    if approved != Approved::None && calls.iter().any(|call| call.id.is_none()) {
+        return Err(malformed("approve")("calls that are added can be approved only if each has an id of its own"));
+    }
+    Ok(approved)
 }
 
 /// The context of tools beside their arguments. Errors name only the place, because the content may be secret.

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use globset::Glob;
+use hooks::Confirmation;
 use proto::convert::manifest::{manifest_out, origin_in, permission_in};
 use proto::v1;
 use run::limit::TOOL_NAME_BYTES_MAX;
@@ -100,8 +101,8 @@ impl Api {
         let is_cut = tools.len() > size;
         tools.truncate(size);
         let last = tools.last().filter(|_| is_cut).map(|entry| entry.name.to_string());
-        let (next_page_token, tools) =
-            (last.unwrap_or_default(), tools.into_iter().map(|entry| tool(entry, &registry, &paused)).collect());
+        let next_page_token = last.unwrap_or_default();
+        let tools = tools.into_iter().map(|entry| tool(entry, self, (&registry, &paused))).collect();
         // Rejected tools are shown to admins only.
         let is_told = after.is_none() && self.runs.caller.must(Role::Admin).is_ok();
         let refused = registry.catalog.refused.iter().filter(|_| is_told).take(REFUSED_MAX);
@@ -117,13 +118,16 @@ impl Api {
         let registry = Arc::clone(&self.runs.registry.borrow());
         let shows = self.runs.callers.shows(&self.runs.caller);
         let found = registry.catalog_of(self.runs.caller.tenant()).find(&name).filter(|entry| shows(entry));
-        let found = found.map(|entry| tool(entry, &registry, &self.runs.pauses.current.borrow()));
+        let found = found.map(|entry| tool(entry, self, (&registry, &self.runs.pauses.current.borrow())));
         let tool = Some(found.ok_or(RequestError::ToolNotFound(name))?);
         Ok(v1::GetToolResponse { tool })
     }
 }
 
-fn tool(entry: &Entry, registry: &Registry, paused: &Paused) -> v1::Tool {
+fn tool(entry: &Entry, api: &Api, (registry, paused): (&Registry, &Paused)) -> v1::Tool {
+    let manifest = &entry.hosted.manifest;
+    let confirmation = api.runs.hooks.confirm.of(manifest, entry.alias_of.as_ref(), None);
+    let is_asked_about = manifest.requires_confirmation || confirmation != Confirmation::NotNeeded;
     let pools = entry.all_pools().map(|pool| {
         let living = registry.living_hosts(pool, entry);
         let replaces = registry.views.replaces(pool).filter(|(of, _)| entry.all_pools().any(|it| it == *of));
@@ -142,6 +146,7 @@ fn tool(entry: &Entry, registry: &Registry, paused: &Paused) -> v1::Tool {
         alias_of: entry.alias_of.as_ref().map(ToString::to_string).unwrap_or_default(),
         available: registry.is_available(entry),
         paused: paused.holds(&entry.hosted.manifest.name),
+        needs_approval: is_asked_about && !manifest.definition_only,
         ..manifest_out(&entry.hosted.manifest)
     }
 }

@@ -182,7 +182,7 @@ async fn accounts(client: &Client) -> Finding {
         Some(_) | None => Finding::fail(
             what,
             "an accounts.conf of an older release: with the key of any pool everything can be read and deleted",
-            "write accounts.conf anew with `toolyard nats-config`, give it to every server, and reload each server \
+            "write a new accounts.conf with `toolyard nats-config`, give it to every server, and reload each server \
             twice",
         ),
     }

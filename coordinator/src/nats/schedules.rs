@@ -121,7 +121,7 @@ impl ScheduleStore {
         Ok(Changes { watch })
     }
 
-    /// The ids of all schedules, so that a watch that begins anew notices those that were deleted meanwhile.
+    /// The ids of all schedules, so that a watch that begins again notices those that were deleted meanwhile.
     pub(crate) async fn ids(&self) -> Result<Vec<String>, ReadError> {
         let mut keys = self.store.keys().await.map_err(|error| ReadError::new(&error))?;
         let mut ids = Vec::new();

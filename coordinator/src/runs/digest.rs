@@ -4,6 +4,7 @@ use proto::convert::fields::fields_out;
 use run::{CallId, Concurrency, DefaultDecision, Rules, TenantId, ToolName, WithoutWorker};
 
 use super::NewRun;
+use super::approved::Approved;
 use crate::requests::{Digest, Hash};
 
 /// A hash of a request's content: equal for equal requests only.
@@ -39,6 +40,7 @@ pub(crate) fn digest(new: &NewRun) -> Digest {
             [tool, file.name.as_str(), file.id.to_string().as_str()].iter().for_each(|text| hash.text(text));
         }
     }
+    add_approved(&mut hash, &new.approved);
     hash.number(new.calls.len() as u64);
     for call in &new.calls {
         hash.text(call.id.as_ref().map_or("", CallId::as_str));
@@ -75,4 +77,16 @@ pub(crate) fn digest(new: &NewRun) -> Digest {
         new.calls.iter().for_each(|call| hash.number(call.not_before.map_or(u64::MAX, |until| until.0)));
     }
     hash.end()
+}
+
+/// Without approvals nothing is added, so that requests from before approvals existed keep their digest.
+fn add_approved(hash: &mut Hash, approved: &Approved) {
+    match approved {
+        Approved::None => {}
+        Approved::All => hash.text("all approved"),
+        Approved::These(calls) => {
+            hash.text("approved");
+            calls.iter().for_each(|call| hash.text(call.as_str()));
+        }
+    }
 }

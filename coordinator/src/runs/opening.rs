@@ -11,12 +11,13 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use run::{Entry, Erasure, Event, FloorPolicy, Opening, Run, RunId, RunOpened};
+use run::{CallId, CallSpec, Entry, Erasure, Event, FloorPolicy, Opening, Route, Run, RunId, RunOpened};
 
+use super::approved::Approved;
 use super::asking::{self, Asking};
 use super::digest::digest;
 use super::{NewRun, Runs, fresh_id};
-use crate::admission::accept::{self, Scope};
+use crate::admission::accept::{self, Offer, Scope};
 use crate::admission::error::RequestError;
 use crate::auth::callers::{Reading, Role};
 use crate::metrics::COUNTS;
@@ -95,16 +96,21 @@ impl Runs {
         new: NewRun,
         mut asking: Option<&mut Asking<'_>>,
     ) -> Result<Arc<Run>, RequestError> {
+        let approved = new.approved.clone();
         let mut new = match self.prepare(key, new).await? {
             Placed::New(new) => new,
-            Placed::Known(id) => return self.stored(id).await,
+            Placed::Known(id) => return self.stored(id, &approved).await,
         };
         loop {
             if let Some(known) = self.take(&mut new).await? {
-                return self.stored(known).await;
+                return self.stored(known, &approved).await;
             }
             if let Some(sequence) = self.store(&mut new, asking.as_deref_mut(), None).await? {
-                let mut run = Run::new(new.id);
+                let id = new.id;
+                if let Some(run) = self.approve(id, waiting(&new.events), &approved).await? {
+                    return Ok(run);
+                }
+                let mut run = Run::new(id);
                 let entry = Entry { sequence, at: ::nats::now(), not_after: None, events: new.events };
                 run.apply(&entry, &mut Vec::new());
                 return Ok(Arc::new(run));
@@ -112,7 +118,8 @@ impl Runs {
         }
     }
 
-    async fn stored(&self, id: RunId) -> Result<Arc<Run>, RequestError> {
+    async fn stored(&self, id: RunId, approved: &Approved) -> Result<Arc<Run>, RequestError> {
+        self.approve_stored(id, approved).await?;
         let known = Box::pin(self.known(id)).await;
         known.map(|known| known.run).map_err(|refusal| refusal.of_stored(id))
     }
@@ -134,14 +141,18 @@ impl Runs {
         asking: &mut Asking<'_>,
     ) -> Result<(RunId, Box<Reader>), RequestError> {
         let new = self.owned_by_caller(new)?;
-        let key = new.key();
+        let (key, approved) = (new.key(), new.approved.clone());
         let mut new = match self.prepare(key, new).await? {
             Placed::New(new) => new,
-            Placed::Known(id) => return self.read_stored(id, policy, self.caller.begin_reading()?).await,
+            Placed::Known(id) => {
+                self.approve_stored(id, &approved).await?;
+                return self.read_stored(id, policy, self.caller.begin_reading()?).await;
+            }
         };
         let place = self.caller.begin_reading()?;
         loop {
             if let Some(known) = self.take(&mut new).await? {
+                self.approve_stored(known, &approved).await?;
                 return self.read_stored(known, policy, place).await;
             }
             let reader = Reader::of_new_run(self.journal.clone(), self.ledger.clone(), new.id, policy).await;
@@ -157,6 +168,7 @@ impl Runs {
             let feed_reader = new.claim.is_none() && self.owned.borrow().holds(new.id.shard());
             if self.store(&mut new, Some(asking), feed_reader.then_some(&mut *reader)).await?.is_some() {
                 reader.hold(place);
+                self.approve(new.id, waiting(&new.events), &approved).await?;
                 return Ok((new.id, reader));
             }
         }
@@ -299,6 +311,7 @@ impl Runs {
     /// Performs every check that may reject a request, and finds the id under which its run is to be opened. Stores
     /// nothing.
     async fn prepare(&self, key: Option<RequestKey>, mut new: NewRun) -> Result<Placed<'_>, RequestError> {
+        self.may_approve(&new.approved)?;
         let (mut id, mut claim) = (fresh_id(self.pick_shard()), None);
         if let Some(key) = key {
             let digest = digest(&new);
@@ -316,6 +329,7 @@ impl Runs {
         if !new.files.is_empty() {
             Box::pin(self.give_files(&mut new)).await?;
         }
+        self.rename(&mut new);
         if self.asks() {
             // Checked before hooks run, so that hooks never see a request that is then rejected.
             self.quotas.check(None, new.tenant.as_ref(), new.calls.len())?;
@@ -324,6 +338,19 @@ impl Runs {
         let events = self.decide_new_unhurried(new, key).await?;
         let admitted = self.admit(id, &events)?;
         Ok(Placed::New(New { id, events, admitted, claim }))
+    }
+
+    /// Gives tools that the request names as they are exported their own names.
+    fn rename(&self, new: &mut NewRun) {
+        let registry = Arc::clone(&self.registry.borrow());
+        let tenant = new.tenant.as_ref();
+        let all = Offer { custom: &new.custom, attached: &[], registry: &registry, tenant };
+        for tool in &mut new.tools {
+            if let Some(own) = all.exported_as(tool, self.form) {
+                *tool = own;
+            }
+        }
+        Offer { attached: &new.tools, ..all }.rename(&mut new.calls, self.form);
     }
 
     /// Counts the calls of a new run in its tenant's quota.
@@ -374,6 +401,13 @@ fn opened(events: &[Event]) -> Option<&RunOpened> {
         Event::RunOpened(opened) => Some(opened),
         _ => None,
     })
+}
+
+/// The calls of a new run that await approval.
+fn waiting(events: &[Event]) -> impl Iterator<Item = CallId> {
+    let calls = opened(events).map_or(&[][..], |opened| opened.calls.as_slice());
+    let waits = |spec: &&Arc<CallSpec>| spec.approval.is_some() && matches!(spec.route, Route::Pool { .. });
+    calls.iter().filter(waits).map(|spec| spec.id.clone())
 }
 
 /// Writes the decisions on a run's calls to the audit log when it is dropped. Also if its client disconnects before the

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use run::{CallId, Command, CommandError, Disposition, Fields, Rules, Run, RunId, Timestamp};
 
+use super::approved::Approved;
 use super::{NewRun, Runs};
 use crate::admission::accept::{AskedApproval, RequestedCall, Unlisted};
 use crate::admission::custom::CustomTools;
@@ -68,6 +69,7 @@ impl Runs {
             rules: Rules { confirm: Some(false), ..Rules::default() },
             context: Fields::default(),
             store: run.erasure().is_none(),
+            approved: Approved::None,
             request_id: None,
         };
         let redriven = self.create_under(Some(RequestKey::redrive(id, call_id)), new, None).await?;

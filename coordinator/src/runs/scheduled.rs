@@ -14,7 +14,7 @@ impl Runs {
     /// The commands in the name of a stored caller, with its present rights.
     pub(crate) fn acting_for(&self, name: Option<&CallerName>, tenant: Option<&TenantId>) -> Self {
         let caller = self.callers.acting(name, tenant);
-        Self { parts: Arc::clone(&self.parts), caller, about_to_open: None }
+        Self { parts: Arc::clone(&self.parts), caller, about_to_open: None, form: None }
     }
 
     /// Checks a run that will be opened later, as if it were opened now. Hooks and quotas are not asked.

@@ -133,7 +133,7 @@ impl ScheduleTask {
         metrics::count(self.schedules.known().len());
     }
 
-    /// Computes anew when something is to be done about a schedule.
+    /// Computes again when something is to be done about a schedule.
     fn look_at(&mut self, id: &str) {
         let known = self.schedules.known().get(id).cloned();
         let is_ours = self.owned.borrow().claim(shard_of(id)).is_some() && !self.in_progress.contains(id);

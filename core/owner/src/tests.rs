@@ -7,9 +7,9 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use run::{
-    AttemptId, AttemptNumber, Call, CallError, CallIndex, CallSpec, ChunkIndex, Concurrency, DeadlineKind, Effect,
-    Effects, Entry, ErrorKind, Event, Fields, Nonce, Policy, PoolId, ResultUse, Route, Run, RunId, RunOpened, Shard,
-    TenantId, Timestamp, Verdict, WithoutWorker, WorkerId,
+    AskedBy, AttemptId, AttemptNumber, Call, CallError, CallIndex, CallSpec, ChunkIndex, Concurrency, DeadlineKind,
+    Effect, Effects, Entry, ErrorKind, Event, Fields, NewQuestion, Nonce, Policy, PoolId, ResultUse, Route, Run, RunId,
+    RunOpened, Shard, TenantId, Timestamp, Verdict, WithoutWorker, WorkerId,
 };
 
 use crate::*;
@@ -356,4 +356,26 @@ fn what_is_overdue_in_a_run_of_a_dead_owner_is_ended_half_a_second_later() {
         ends.iter().map(|end| end.effect).collect::<Vec<_>>(),
         [Effect::Expire { call: CALL, deadline: DeadlineKind::Call }]
     );
+}
+
+#[test]
+fn the_question_of_a_call_that_is_being_cancelled_stays_open_until_its_worker_stops_it() {
+    let mut story = Story::begin();
+    let run = run_id(1);
+    story.running(run, spec("a"));
+    let stopped = Some(Asking::Reply(UserAnswer::Open));
+    let asks = |story: &Story, number: u16| {
+        let asked_by = AskedBy { attempt: attempt(1), number };
+        let question = NewQuestion { asked_by, arguments: Bytes::from_static(b"{}"), timeout: None };
+        let asks = UserQuestion { run, sequence: story.sequence, question };
+        story.owner.asking(&asks, &pool(), story.now, &story.world)
+    };
+    let Some(Asking::Append { event, .. }) = asks(&story, 1) else { panic!("it may ask") };
+    story.log(run, vec![event]);
+    assert_eq!(asks(&story, 1), stopped, "nobody answered yet");
+    story.log(run, vec![Event::CallCancelRequested { call: CALL, reason: "enough".to_owned() }]);
+    let known = &story.owner.run(run).expect("it is open").run;
+    assert!(known.open_questions(CALL).next().is_none(), "the question has ended");
+    assert_eq!(asks(&story, 1), stopped, "the tool is stopped, and does not fail for want of an answer");
+    assert_eq!(asks(&story, 2), stopped, "nor is another question refused meanwhile");
 }

@@ -5,6 +5,7 @@ mod compile;
 pub mod concurrency;
 mod evaluate;
 mod explain;
+pub mod nulls;
 pub mod pattern;
 mod references;
 pub mod steps;

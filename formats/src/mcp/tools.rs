@@ -5,7 +5,7 @@ use serde::Deserialize;
 use serde_json::value::RawValue;
 
 use super::Era;
-use crate::tools::words;
+use crate::tools::{meta, words};
 use crate::turns::json::{object, raw, string};
 
 /// Tags of a tool by which its author controls how MCP clients call it.
@@ -15,9 +15,9 @@ pub const TASK_REQUIRED: &str = "mcp.task.required";
 /// The beginning of a tag that names a capability without which a client may not call the tool.
 pub const NEEDS: &str = "mcp.needs.";
 
-/// The definition of a tool as JSON.
+/// The definition of a tool as JSON. `name` is the one under which it is exported.
 #[must_use]
-pub fn definition(tool: &v1::Tool, era: Era) -> String {
+pub fn definition(tool: &v1::Tool, name: &str, era: Era) -> String {
     let said = words(&tool.name);
     let description = match tool.description.trim() {
         "" => &said,
@@ -34,12 +34,13 @@ pub fn definition(tool: &v1::Tool, era: Era) -> String {
     ]);
     let input = raw(&tool.input_schema).filter(|schema| schema.starts_with('{')).unwrap_or(r#"{"type":"object"}"#);
     object(&[
-        ("name", Some(string(&tool.name))),
+        ("name", Some(string(name))),
         ("title", Some(string(&title))),
         ("description", Some(string(description))),
         ("inputSchema", Some(input.to_owned())),
         ("outputSchema", output_schema(&tool.output_schema, era).map(str::to_owned)),
         ("annotations", Some(annotations)),
+        ("_meta", meta(tool).map(|meta| meta.to_string())),
     ])
 }
 
@@ -104,14 +105,14 @@ mod tests {
             r#""annotations":{"readOnlyHint":true,"destructiveHint":false,"#,
             r#""idempotentHint":false,"openWorldHint":false}}"#,
         ];
-        assert_eq!(definition(&tool(), Era::Modern), text.concat());
+        assert_eq!(definition(&tool(), "get_time", Era::Modern), text.concat());
     }
 
     #[test]
     fn before_2026_only_results_that_are_objects_are_declared() {
-        assert!(!definition(&tool(), Era::Legacy).contains("outputSchema"));
+        assert!(!definition(&tool(), "get_time", Era::Legacy).contains("outputSchema"));
         let of_object = v1::Tool { output_schema: r#"{"type": "object"}"#.to_owned(), ..tool() };
-        assert!(definition(&of_object, Era::Legacy).contains(r#""outputSchema":{"type": "object"}"#));
+        assert!(definition(&of_object, "get_time", Era::Legacy).contains(r#""outputSchema":{"type": "object"}"#));
     }
 
     #[test]

@@ -3,6 +3,7 @@
 //! stored for it.
 
 mod input;
+mod messages;
 mod stream;
 
 pub use input::{Asked, tool_outputs};

@@ -6,6 +6,7 @@ use serde_json::Value;
 use serde_json::value::RawValue;
 
 use crate::openai::InputError;
+use crate::options::{MEMBER, Options};
 
 #[derive(Debug)]
 pub(crate) struct Body<'a>(HashMap<String, &'a RawValue>);
@@ -24,6 +25,24 @@ impl<'a> Body<'a> {
     /// half of a surrogate pair) is an error, because otherwise it would be ignored silently.
     pub(crate) fn value(&self, name: &str) -> Result<Value, InputError> {
         self.get(name).map_or(Ok(Value::Null), |member| readable(member, &format!("/{name}")))
+    }
+
+    /// The options of Toolyard. These APIs answer with whole runs, so a run cannot be shared.
+    pub(crate) fn options(&self) -> Result<Options, InputError> {
+        let options = Options::read(self.get(MEMBER))?;
+        for (name, value, instead) in [
+            ("run", &options.run_id, "add calls to a run with /v1/tool_calls:batch"),
+            ("floor_policy", &options.floor_policy, "the order is that of FLOOR_POLICY_ARRIVAL"),
+        ] {
+            if !value.is_empty() {
+                return Err(InputError::unsupported(format!("/{MEMBER}/{name}"), format!("not supported: {instead}")));
+            }
+        }
+        if options.run.keep_open {
+            let message = "not supported: the answer is that of the whole run";
+            return Err(InputError::unsupported(format!("/{MEMBER}/keep_open"), message));
+        }
+        Ok(options)
     }
 
     /// The member as a boolean, if it is present.

@@ -98,7 +98,7 @@ impl Calls {
         let mut added = Vec::with_capacity(opened.len());
         let is_shown = |call: &&v1::OpenedCall| !call.hidden || call.waits_for_client || call.awaits_approval;
         for call in opened.iter().filter(is_shown) {
-            let index = self.all.len();
+            let place_here = self.all.len();
             let accepted = call.call_id.parse::<CallId>().ok().and_then(|id| run.find(&id));
             let called_as = accepted.and_then(|call| call.spec().metadata.get(CALLED_AS).cloned());
             let (place, item, arguments) = match accepted.map(run::Call::spec) {
@@ -111,7 +111,9 @@ impl Calls {
                 None => (Place::Nowhere, None, String::new()),
             };
             let (id, tool) = (call.call_id.clone(), call.tool.clone());
-            self.by_id.insert(id.clone(), index);
+            self.by_id.insert(id.clone(), place_here);
+            // Its position in the run, by which an approval finds it again: hidden calls are skipped here.
+            let index = accepted.map_or(place_here, |call| call.index().as_usize());
             let (stage, said) = (Stage::Accepted, Said::default());
             let (hidden, is_question) = (call.hidden, !call.asked_by_call_id.is_empty());
             self.all.push(Call {
@@ -127,7 +129,7 @@ impl Calls {
                 stage,
                 said,
             });
-            added.push((index, call));
+            added.push((place_here, call));
         }
         added
     }
@@ -240,6 +242,11 @@ impl Failure {
                 Some(Self { state: "FAILED", kind, message: error.message })
             }
         }
+    }
+
+    /// As an item shows it in `toolyard`.
+    pub(crate) fn json(&self) -> serde_json::Value {
+        serde_json::json!({ "state": self.state, "error": { "kind": self.kind, "message": self.message } })
     }
 
     pub(crate) fn is_timeout(&self) -> bool {

@@ -6,7 +6,9 @@ mod input;
 mod items;
 mod message;
 mod part;
+mod request;
 mod results;
+mod returned;
 mod stream;
 
 use std::fmt;
@@ -21,11 +23,22 @@ use crate::openai::calls::rest;
 pub use answers::{Continued, input_items};
 pub(crate) use input::metadata;
 pub use input::{Asked, Opened};
+pub(crate) use message::{ForUser, for_user};
 pub use part::Event;
 pub use stream::Stream;
 
 /// The prefix of events that the API does not document. A client only receives them if it requests them.
 pub const SLUG: &str = "toolyard:";
+
+/// When the items of executed calls are emitted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Items {
+    /// An item begins when its call gets the floor, and is done before the next one begins.
+    #[default]
+    OneByOne,
+    /// An item begins when its call is accepted, or approved, so that several items are open at a time.
+    Interleaved,
+}
 
 /// A response: a part of a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]

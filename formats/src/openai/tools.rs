@@ -84,7 +84,8 @@ impl Tools {
             "" => return Err(InputError::invalid(format!("{at}/type"), "the type of the tool is missing")),
             kind => {
                 let message = format!(
-                    "tools of type {:?} are not supported: leave workers' tools out, and list others as functions",
+                    "tools of type {:?} are not supported: leave workers' tools out, and list others as functions; with \
+                     ?foreign_tools=ignore they are passed over",
                     kind.chars().take(64).collect::<String>()
                 );
                 return Err(InputError::unsupported(format!("{at}/type"), message));
@@ -97,7 +98,8 @@ impl Tools {
     fn attach(&mut self, tool: &Value, at: &str, hosted: Hosted<'_>) -> Result<(), InputError> {
         for member in ["server_url", "connector_id", "authorization", "headers"] {
             if !tool[member].is_null() {
-                let message = "connections to MCP servers are not supported: the tools are those of the workers";
+                let message = "connections to MCP servers are not supported: the tools are those of the workers; with \
+                               ?foreign_tools=ignore the tool is passed over";
                 return Err(InputError::unsupported(format!("{at}/{member}"), message));
             }
         }
@@ -129,6 +131,12 @@ impl Tools {
             }
         }
         Ok(())
+    }
+
+    /// With tools that the request defines elsewhere.
+    pub(crate) fn with(mut self, others: &[v1::RequestTool]) -> Self {
+        self.own.extend_from_slice(others);
+        self
     }
 
     /// The client's own tool of this name, if there is one.

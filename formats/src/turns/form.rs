@@ -40,9 +40,10 @@ impl Form {
 
     /// Recognises the form of a turn. The signs must be of exactly one form.
     pub(crate) fn recognised(turn: &Node<'_>) -> Result<Self, Error> {
-        let mut signs = signs(turn)?;
+        let signs = signs(turn)?;
+        // Such a turn has no calls, and every form answers it alike.
         if signs.is_empty() && has_only_spoken(turn) {
-            signs.extend([Self::Chat, Self::Anthropic]);
+            return Ok(Self::Chat);
         }
         let mut found = signs.iter();
         match (found.next(), found.next()) {
@@ -118,6 +119,10 @@ fn signs_of_element(object: &Object<'_>) -> Result<Vec<Form>, Error> {
         signs.push(Form::Mcp);
     }
     if object.get("function").is_some() || object.get("custom").is_some() {
+        signs.push(Form::Chat);
+    }
+    // LangChain's own form of a call.
+    if kind == "tool_call" && object.get("args").is_some() {
         signs.push(Form::Chat);
     }
     if responses::is_told_by(kind) {

@@ -136,6 +136,15 @@ impl<'a> Object<'a> {
         self.get(name).map(|node| node.string()).transpose()
     }
 
+    /// The names of the members that are present, but for `known`, in alphabetical order.
+    pub(crate) fn names_other_than(&self, known: &[&str]) -> Vec<String> {
+        let others =
+            self.members.iter().filter(|(name, value)| !known.contains(&name.as_str()) && value.get() != "null");
+        let mut names: Vec<String> = others.map(|(name, _)| name.clone()).collect();
+        names.sort_unstable();
+        names
+    }
+
     /// The names of some members in alphabetical order, for an error.
     pub(crate) fn names(&self) -> String {
         let mut names: Vec<&str> = self.members.keys().map(String::as_str).collect();

@@ -5,6 +5,7 @@ use std::collections::{HashMap, HashSet};
 use serde_json::value::RawValue;
 
 use crate::turns::answer::Answer;
+use crate::turns::chunks;
 use crate::turns::error::{Error, Problem, quote};
 use crate::turns::form::Form;
 use crate::turns::forms::{anthropic, chat, gemini, mcp, responses};
@@ -111,19 +112,52 @@ impl Turn {
         }
         let text = std::str::from_utf8(turn).map_err(|error| Error::new("", Problem::NotJson(error.to_string())))?;
         let root = Node::parse(text, "")?;
+        let message = chunks::assembled(&root)?;
+        let root = match &message {
+            Some(message) => Node::parse(message, "")?,
+            None => root,
+        };
         let form = match form {
             Some(form) => form.confirmed(&root)?,
             None => Form::recognised(&root)?,
         };
+        Self::parse_node(&root, form)
+    }
+
+    /// Reads a turn of a form.
+    pub(crate) fn parse_node(root: &Node<'_>, form: Form) -> Result<Self, Error> {
         let mut draft = Draft::default();
         match form {
-            Form::Chat => chat::read(&root, &mut draft)?,
-            Form::Responses => responses::read(&root, &mut draft)?,
-            Form::Anthropic => anthropic::read(&root, &mut draft)?,
-            Form::Gemini => gemini::read(&root, &mut draft)?,
-            Form::Mcp => mcp::read(&root, &mut draft)?,
+            Form::Chat => chat::read(root, &mut draft)?,
+            Form::Responses => responses::read(root, &mut draft)?,
+            Form::Anthropic => anthropic::read(root, &mut draft)?,
+            Form::Gemini => gemini::read(root, &mut draft)?,
+            Form::Mcp => mcp::read(root, &mut draft)?,
         }
         Ok(Self { form, calls: draft.named(), passed_over: draft.passed_over })
+    }
+
+    /// A turn without calls.
+    pub(crate) fn empty(form: Form) -> Self {
+        Self { form, calls: Vec::new(), passed_over: Vec::new() }
+    }
+
+    /// The turn of calls that are known by their ids and the names of their tools in the form. Each is an ordinary
+    /// call of the form: a function call, a `tool_use` block, a `tools/call` request of the protocol with sessions.
+    #[must_use]
+    pub fn of_calls(form: Form, calls: impl IntoIterator<Item = (String, String)>) -> Self {
+        let calls = calls.into_iter().map(|(id, name)| {
+            let carrier = match form {
+                Form::Chat => Carrier::ChatTool { id: id.clone() },
+                Form::Responses => Carrier::Item { kind: responses::Kind::Function, call_id: id.clone(), caller: None },
+                Form::Anthropic => Carrier::ToolUse { id: id.clone() },
+                Form::Gemini => Carrier::FunctionCall { id: Some(id.clone()) },
+                Form::Mcp => Carrier::Request { id: crate::turns::json::string(&id), is_modern: false },
+            };
+            let (namespace, arguments, pointer) = (None, Arguments::none(), String::new());
+            Call { id, name, namespace, arguments, pointer, carrier }
+        });
+        Self { calls: calls.collect(), ..Self::empty(form) }
     }
 
     /// The messages that answer the turn, in the order of its calls. They are sent to the vendor after the turn. Calls
@@ -150,6 +184,23 @@ impl Turn {
 }
 
 impl Call {
+    /// Whether the call has the id that its model gave it.
+    #[must_use]
+    pub fn has_own_id(&self) -> bool {
+        self.vendor_id() == Some(self.id.as_str())
+    }
+
+    /// The id that the vendor gave the call, if it gave one.
+    pub(crate) fn vendor_id(&self) -> Option<&str> {
+        match &self.carrier {
+            Carrier::ChatTool { id } | Carrier::ToolUse { id } => Some(id),
+            Carrier::Item { call_id, .. } => Some(call_id),
+            Carrier::FunctionCall { id } => id.as_deref(),
+            Carrier::Request { id, .. } => Some(id.trim_matches('"')),
+            Carrier::ChatFunction => None,
+        }
+    }
+
     fn answered(&self, answer: &Answer<'_>) -> String {
         match &self.carrier {
             Carrier::ChatTool { id } => chat::tool_message(id, answer),

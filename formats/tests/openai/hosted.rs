@@ -32,7 +32,7 @@ fn told(events: impl IntoIterator<Item = Event>, call: CallSpec) -> Vec<response
     let mut story = Story::of([call]);
     story.tell_all([dispatched(0), started(0, 1)]);
     story.tell_all(events);
-    let mut stream = responses::Stream::new(run_id());
+    let mut stream = responses::Stream::new(run_id(), responses::Items::OneByOne);
     tell(&story.log).iter().flat_map(|told| stream.take(&told.event, &told.run)).collect()
 }
 
@@ -147,7 +147,10 @@ fn a_web_search_names_its_sources_and_a_final_one_cites_them() {
 
 #[test]
 fn an_answer_about_files_cites_each_file_once() {
-    let passage = |id: &str| json!({ "file_id": id, "filename": format!("{id}.md"), "score": 0.5, "text": "…" });
+    let passage = |id: &str| {
+        let name = format!("{id}.md");
+        json!({ "file_id": id, "filename": name, "score": 0.5, "text": "…", "attributes": {} })
+    };
     let found = json!({ "query": "moon", "results": [passage("f1"), passage("f2"), passage("f1")] });
     let result = vec![Content::Text("It is so.".to_owned()), json_part(&found)];
     let call = tool("file_search", &json!({ "query": "moon", "final": true }), last_word(repeatable("a")));
@@ -209,9 +212,34 @@ fn a_stored_image_has_a_url_in_place_of_its_bytes() {
     let item = output(&told([ends(0, vec![json_part(&summary), stored])], call)).remove(0);
     assert_eq!(
         (&item["status"], &item["result"], &item["toolyard"]["url"]),
-        (&json!("completed"), &Value::Null, &json!(path))
+        (&json!("completed"), &json!(path), &json!(path))
     );
     assert_eq!((&item["revised_prompt"], &item["size"]), (&json!("a cat"), &json!("1024x1024")));
+}
+
+#[test]
+fn a_stored_image_is_shown_inline_if_its_bytes_are_kept() {
+    let (stored, path) = object("image/png");
+    let call = tool("image_generation", &json!({ "prompt": "cat" }), repeatable("a"));
+    let mut story = Story::of([call]);
+    story.tell_all([dispatched(0), started(0, 1), ends(0, vec![stored])]);
+    let mut stream = responses::Stream::new(run_id(), responses::Items::OneByOne);
+    stream.keep(path.trim_start_matches("/v1/objects/").to_owned(), Bytes::from_static(b"png"));
+    let events: Vec<_> = tell(&story.log).iter().flat_map(|told| stream.take(&told.event, &told.run)).collect();
+    let item = output(&events).remove(0);
+    assert_eq!((&item["result"], &item["toolyard"]["url"]), (&json!("cG5n"), &json!(path)));
+    let response = &events.last().expect("the last event").data["response"];
+    assert_eq!(response["toolyard"]["input"][0]["output"][0]["image_url"], "data:image/png;base64,cG5n");
+}
+
+#[test]
+fn a_link_of_a_final_tool_is_markdown_in_its_message() {
+    let link = json!({ "type": "link", "url": "https://x.example/a", "title": "The [page]" });
+    let image = json!({ "type": "image_url", "image_url": { "url": "https://x.example/b.png" } });
+    let call = tool("find", &json!({}), last_word(repeatable("a")));
+    let items = output(&told([ends(0, vec![json_part(&link), json_part(&image)])], call));
+    let texts: Vec<&Value> = items[1]["content"].as_array().expect("parts").iter().map(|part| &part["text"]).collect();
+    assert_eq!(texts, ["[The  page ](https://x.example/a)", "![image](https://x.example/b.png)"]);
 }
 
 #[test]

@@ -18,8 +18,33 @@ fn cases(count: u32) -> ProptestConfig {
 }
 
 fn responses(told: &[Told]) -> Vec<responses::Event> {
-    let mut stream = responses::Stream::new(run_id());
+    responses_with(told, responses::Items::OneByOne)
+}
+
+fn responses_with(told: &[Told], items: responses::Items) -> Vec<responses::Event> {
+    let mut stream = responses::Stream::new(run_id(), items);
     told.iter().flat_map(|Told { event, run }| stream.take(event, run)).collect()
+}
+
+/// Checks that the events between the beginning and the end of an item belong to it.
+fn check_one_item_at_a_time(events: &[&responses::Event]) {
+    let mut open: Option<Value> = None;
+    for event in events {
+        match event.kind {
+            "response.output_item.added" => {
+                assert!(open.is_none(), "{} begins while {open:?} is open", event.data["item"]);
+                open = Some(event.data["item"]["id"].clone());
+            }
+            "response.output_item.done" => {
+                assert_eq!(open.take().as_ref(), Some(&event.data["item"]["id"]), "the open item is done");
+            }
+            kind => {
+                let item = &event.data["item_id"];
+                assert!(item.is_null() || open.as_ref() == Some(item), "{kind} of {item} while {open:?} is open");
+                assert!(!event.is_last() || open.is_none(), "a response ends between items");
+            }
+        }
+    }
 }
 
 fn steps(told: &[Told]) -> (Vec<assistants::Event>, assistants::Stream) {
@@ -104,6 +129,7 @@ proptest! {
             let of_part: Vec<&responses::Event> = events.iter().filter(|event| event.part == part).collect();
             prop_assert!(of_part.last().is_some_and(|event| event.is_last()), "part {} of {} has no end", part, parts);
             check_response(part, &of_part);
+            check_one_item_at_a_time(&of_part);
         }
         let response = &events.last().expect("the last event").data["response"];
         let (status, kind) = match fold(&log).status() {
@@ -114,6 +140,33 @@ proptest! {
             RunStatus::InProgress | RunStatus::RequiresAction => unreachable!("it has ended"),
         };
         prop_assert_eq!((text(response, "status"), events.last().map(|event| event.kind)), (status, Some(kind)));
+    }
+
+    #[test]
+    fn interleaved_items_are_as_the_sdks_want_them_and_the_same_ones(history in whole_histories(), names in any::<u64>()) {
+        let log = with_tools(&history.log, names);
+        let told = tell(&log);
+        let (interleaved, one_by_one) = (responses_with(&told, responses::Items::Interleaved), responses(&told));
+        let parts = interleaved.last().expect("something is said").part;
+        prop_assert_eq!(one_by_one.last().map(|event| event.part), Some(parts));
+        for part in 0..=parts {
+            let of_part: Vec<&responses::Event> = interleaved.iter().filter(|event| event.part == part).collect();
+            prop_assert!(of_part.last().is_some_and(|event| event.is_last()), "part {} of {} has no end", part, parts);
+            check_response(part, &of_part);
+        }
+        let input = |events: &[responses::Event]| events.last().expect("the last event").data["response"]["toolyard"]["input"].clone();
+        prop_assert_eq!(input(&interleaved), input(&one_by_one));
+    }
+
+    #[test]
+    fn a_model_is_given_an_output_for_each_call_of_a_run_that_has_ended(history in whole_histories(), names in any::<u64>()) {
+        let log = with_tools(&history.log, names);
+        let events = responses(&tell(&log));
+        let response = &events.last().expect("the last event").data["response"];
+        let given: Vec<&str> = response["toolyard"]["input"].as_array().expect("a list").iter().map(|item| text(item, "call_id")).collect();
+        let run = fold(&log);
+        let called: Vec<&str> = run.requested_calls().map(|call| call.spec().id.as_str()).collect();
+        prop_assert_eq!(given, called);
     }
 
     #[test]

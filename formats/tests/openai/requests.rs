@@ -145,7 +145,8 @@ fn answers_are_those_of_the_open_calls_and_of_no_others() {
     let (submit, decide) = ask(json!([output("a"), output("b")]), &open).expect("both are open");
     assert_eq!((submit.expect("outputs").outputs.len(), decide), (2, None));
     let code = |refused: Result<_, InputError>| refused.map(|_: (_, _)| ()).expect_err("refused").reason.code();
-    assert_eq!(code(ask(json!([output("a")]), &open)), "ANSWERS_MISSING");
+    let (submit, _) = ask(json!([output("a")]), &open).expect("the other one goes on waiting");
+    assert_eq!(submit.expect("an output").outputs.len(), 1);
     assert_eq!(code(ask(json!([output("a"), output("b"), output("c")]), &open)), "CALL_NOT_FOUND");
     assert_eq!(code(ask(json!([output("a")]), &asked(json!([])))), "RESPONSE_NOT_WAITING");
     let refused = |input: Value| {
@@ -155,6 +156,18 @@ fn answers_are_those_of_the_open_calls_and_of_no_others() {
     assert_eq!(refused(json!([output("a"), output("a")])), ("MALFORMED", "/input/1".to_owned()));
     assert_eq!(refused(json!([])), ("NO_ANSWERS", "/input".to_owned()));
     assert_eq!(refused(json!([function("c", "add", "{}"), output("a")])), ("UNSUPPORTED", "/input/0".to_owned()));
+}
+
+#[test]
+fn tools_that_are_executed_elsewhere_are_passed_over_on_request() {
+    let mcp = json!({ "type": "mcp", "server_label": "x", "server_url": "https://x.example" });
+    let own = [json!({ "type": "mcp", "server_label": "toolyard" }), json!({ "type": "custom", "name": "write" })];
+    let tools = json!([own[0], { "type": "web_search" }, mcp, { "type": "shell", "environment": { "type": "container_auto" } }, own[1]]);
+    let body = json!({ "input": [], "tools": tools }).to_string().replace("[]", "[1e999]");
+    let left = formats::openai::without_foreign_tools(body.as_bytes()).expect("readable").expect("it has tools");
+    let expected = format!(r#"{{"input":[1e999],"tools":{}}}"#, json!(own));
+    assert_eq!(String::from_utf8(left).expect("text"), expected);
+    assert_eq!(formats::openai::without_foreign_tools(b"{").expect("not for this reader"), None);
 }
 
 #[test]
@@ -170,6 +183,24 @@ fn an_assistants_run_takes_the_calls_of_a_message() {
     assert_eq!((submit.outputs[0].call_id.as_str(), submit.all_required, is_streamed), ("a", true, false));
     let error = assistants::tool_outputs(b"{\"tool_outputs\":[{\"output\":1}]}", "run_x").expect_err("no id");
     assert_eq!(error.pointer, "/tool_outputs/0/tool_call_id");
+}
+
+#[test]
+fn tool_resources_are_files_of_the_tools() {
+    let calls = json!([{ "id": "a", "type": "function", "function": { "name": "add", "arguments": "{}" } }]);
+    let read = |resources: Value| {
+        let body = json!({ "tool_calls": calls, "tool_resources": resources }).to_string();
+        assistants::Asked::read(body.as_bytes(), &hosted).map(|asked| asked.run.files)
+    };
+    let ids = |ids: &[&str]| json!({ "file_ids": ids });
+    let files = read(json!({ "_all": ids(&["c"]), "code_interpreter": ids(&["a", "b"]) })).expect("well formed");
+    let files: Vec<_> =
+        files.iter().map(|file| (file.tool.as_str(), file.name.as_str(), file.object_id.as_str())).collect();
+    assert_eq!(files, [("_all", "c", "c"), ("code_interpreter", "a", "a"), ("code_interpreter", "b", "b")]);
+    assert_eq!(read(json!({ "file_search": { "vector_store_ids": [] } })).expect("nothing is wanted"), []);
+    let refused = read(json!({ "file_search": { "vector_store_ids": ["vs_1"] } })).expect_err("not kept");
+    assert_eq!(refused.pointer, "/tool_resources/file_search/vector_store_ids");
+    assert_eq!(read(json!({ "x": { "file_ids": [1] } })).expect_err("no text").pointer, "/tool_resources/x/file_ids/0");
 }
 
 #[test]

@@ -25,7 +25,7 @@ fn exited(call: u16, number: u32, chunks: u32, code: i64) -> run::Event {
 }
 
 fn events(story: &Story) -> Vec<responses::Event> {
-    let mut stream = responses::Stream::new(run_id());
+    let mut stream = responses::Stream::new(run_id(), responses::Items::OneByOne);
     tell(&story.log).iter().flat_map(|told| stream.take(&told.event, &told.run)).collect()
 }
 
@@ -71,38 +71,85 @@ fn a_shell_another_tool_and_a_question_are_told_in_the_events_that_the_sdks_know
         "0 created",
         "0 in_progress",
         "0 output_item.added 0",
-        "0 shell_call_command.added 0",
-        "0 shell_call_command.delta 0",
-        "0 shell_call_command.done 0",
+        "0 function_call_arguments.delta 0",
+        "0 function_call_arguments.done 0",
         "0 output_item.done 0",
         "0 output_item.added 1",
-        "0 mcp_call.in_progress 1",
-        "0 mcp_call_arguments.delta 1",
-        "0 mcp_call_arguments.done 1",
+        "0 shell_call_command.added 1",
+        "0 shell_call_command.delta 1",
+        "0 shell_call_command.done 1",
+        "0 output_item.done 1",
         "0 output_item.added 2",
-        "0 function_call_arguments.delta 2",
-        "0 function_call_arguments.done 2",
+        "0 shell_call_output_content.delta 2",
+        "0 shell_call_output_content.delta 2",
+        "0 shell_call_output_content.done 2",
         "0 output_item.done 2",
         "0 output_item.added 3",
-        "0 shell_call_output_content.delta 3",
-        "0 shell_call_output_content.delta 3",
-        "0 shell_call_output_content.done 3",
+        "0 mcp_call.in_progress 3",
+        "0 mcp_call_arguments.delta 3",
+        "0 mcp_call_arguments.done 3",
+        "0 mcp_call.completed 3",
         "0 output_item.done 3",
-        "0 mcp_call.completed 1",
-        "0 output_item.done 1",
         "0 completed",
     ];
     assert_eq!(words(&story), told);
     let response = last(&story);
-    assert_eq!(types(&response), ["shell_call", "mcp_call", "function_call", "shell_call_output"]);
+    assert_eq!(types(&response), ["function_call", "shell_call", "shell_call_output", "mcp_call"]);
     assert_eq!(response["id"], format!("resp_{}", run_id().to_string().trim_start_matches("run_")));
     assert_eq!(response["status"], "completed");
     let output = &response["output"];
-    assert_eq!(output[0]["action"]["commands"], json!(["ls"]));
-    assert_eq!((&output[1]["output"], &output[1]["server_label"]), (&json!("done"), &json!("alpha")));
-    assert_eq!((&output[2]["call_id"], &output[2]["arguments"]), (&json!("c"), &json!(r#"{"question":"?"}"#)));
+    assert_eq!(output[1]["action"]["commands"], json!(["ls"]));
+    assert_eq!((&output[3]["output"], &output[3]["server_label"]), (&json!("done"), &json!("alpha")));
+    assert_eq!((&output[0]["call_id"], &output[0]["arguments"]), (&json!("c"), &json!(r#"{"question":"?"}"#)));
     let outcome = json!({ "type": "exit", "exit_code": 3 });
-    assert_eq!(output[3]["output"], json!([{ "stdout": "0/1/1/00/1/1/1", "stderr": "", "outcome": outcome }]));
+    assert_eq!(output[2]["output"], json!([{ "stdout": "0/1/1/00/1/1/1", "stderr": "", "outcome": outcome }]));
+    let answers = |id: &str, text: &str| json!({ "type": "function_call_output", "call_id": id, "output": text });
+    let input = json!([answers("a", "0/1/1/00/1/1/1\n{\"exit_code\":3}"), answers("b", "done")]);
+    assert_eq!(response["toolyard"]["input"], input, "the model is given the calls that have ended");
+    story.tell(answered(2, "blue"));
+    let all = last(&story)["toolyard"]["input"].as_array().expect("a list").len();
+    assert_eq!(all, 3, "the next response has all of them");
+}
+
+#[test]
+fn a_request_to_the_client_waits_until_no_item_is_open() {
+    let mut story = Story::of([bash("a"), unapproved("b", std::time::Duration::from_secs(60))]);
+    story.tell_all([dispatched(0), started(0, 1), output(0, 1, 0..1), exited(0, 1, 1, 0)]);
+    assert_eq!(types(&last(&story)), ["mcp_approval_request", "shell_call", "shell_call_output"]);
+    let mut story = Story::of([bash("a"), tool("add", "{}", repeatable("b"))]);
+    story.tell_all([
+        dispatched(0),
+        started(0, 1),
+        output(0, 1, 0..1),
+        dispatched(1),
+        started(1, 1),
+        completed(1, 1, 0),
+        exited(0, 1, 1, 0),
+    ]);
+    assert_eq!(types(&last(&story)), ["shell_call", "shell_call_output", "mcp_call"], "not while the shell speaks");
+}
+
+#[test]
+fn a_shell_that_is_cancelled_before_it_began_is_not_complete_and_has_no_output() {
+    let mut story = Story::of([bash("a")]);
+    story.tell(run_cancel_requested());
+    let response = last(&story);
+    assert_eq!(types(&response), ["shell_call"]);
+    let item = &response["output"][0];
+    assert_eq!((&item["status"], &item["toolyard"]["state"]), (&json!("incomplete"), &json!("CANCELLED")));
+    let output = &response["toolyard"]["input"][0]["output"];
+    assert!(output.as_str().is_some_and(|output| output.contains("cancelled")), "{output}");
+}
+
+#[test]
+fn what_a_call_said_before_it_failed_is_kept() {
+    let mut story = Story::of([once("a")]);
+    story.tell_all([dispatched(0), started(0, 1), output(0, 1, 0..2), failed(0, 1)]);
+    let response = last(&story);
+    let item = &response["output"][0];
+    assert_eq!((&item["status"], &item["output"]), (&json!("failed"), &json!("0/1/1/00/1/1/1")));
+    let output = response["toolyard"]["input"][0]["output"].as_str().expect("a text");
+    assert!(output.starts_with("Error: 0/1/1/00/1/1/1\n"), "{output}");
 }
 
 #[test]
@@ -120,8 +167,12 @@ fn of_a_hidden_tool_nothing_is_told_but_what_the_client_must_do() {
         completed(1, 1, 0),
     ]);
     let response = last(&story);
-    assert_eq!((types(&response), &response["status"]), (vec!["mcp_call", "function_call"], &json!("completed")));
-    let said = format!("{:?}", events(&story));
+    assert_eq!((types(&response), &response["status"]), (vec!["function_call", "mcp_call"], &json!("completed")));
+    let given: Vec<_> =
+        response["toolyard"]["input"].as_array().into_iter().flatten().map(|it| &it["call_id"]).collect();
+    assert_eq!(given, ["a", "b"], "the model waits for the results of hidden tools too");
+    let items: Vec<_> = events(&story).into_iter().filter(|event| event.data.get("response").is_none()).collect();
+    let said = format!("{items:?}");
     assert!(!said.contains(r#""call_id": String("a")"#), "{said}");
     let mut stream = assistants::Stream::new(run_id(), "thread_1");
     let told: Vec<_> = tell(&story.log).iter().flat_map(|told| stream.take(&told.event, &told.run)).collect();
@@ -146,16 +197,20 @@ fn what_a_final_tool_gives_back_is_a_message_of_the_assistant_besides() {
         failed(1, 1),
     ]);
     let response = last(&story);
-    assert_eq!(types(&response), ["mcp_call", "mcp_call", "message"], "and none of what gives nothing back");
-    let message = &response["output"][2];
+    assert_eq!(types(&response), ["mcp_call", "message", "mcp_call"], "and none of what gives nothing back");
+    let message = &response["output"][1];
     let texts: Vec<_> = message["content"].as_array().into_iter().flatten().map(|part| &part["text"]).collect();
     assert_eq!(texts[0], "Here it is:");
-    assert!(texts[1].as_str().is_some_and(|note| note.starts_with("[image/png, 7 bytes")), "{texts:?}");
+    assert_eq!(texts[1], "![image/png](data:image/png;base64,bm90IG9uZQ==)");
+    let attached = &response["output"][0]["toolyard"]["attachments"][0];
+    assert_eq!(attached, &json!({ "media_type": "image/png", "url": "data:image/png;base64,bm90IG9uZQ==" }));
+    let given = &response["toolyard"]["input"][0]["output"];
+    assert_eq!((&given[0]["text"], &given[1]["type"]), (&json!("Here it is:"), &json!("input_image")));
     assert_eq!((&message["role"], &message["toolyard"]["call_id"]), (&json!("assistant"), &json!("a")));
-    let said: Vec<String> = words(&story).into_iter().filter(|word| word.ends_with(" 2")).collect();
+    let said: Vec<String> = words(&story).into_iter().filter(|word| word.ends_with(" 1")).collect();
     let part = ["content_part.added", "output_text.delta", "output_text.done", "content_part.done"];
     let expected = ["output_item.added"].into_iter().chain(part).chain(part).chain(["output_item.done"]);
-    assert_eq!(said, expected.map(|word| format!("0 {word} 2")).collect::<Vec<_>>());
+    assert_eq!(said, expected.map(|word| format!("0 {word} 1")).collect::<Vec<_>>());
     // The tool's output goes to the model as well.
     assert!(response["output"][0]["output"].as_str().is_some_and(|output| output.starts_with("Here it is:")));
 
@@ -262,14 +317,66 @@ fn a_run_that_is_cancelled_ends_as_incomplete_and_a_tool_that_fails_fails_its_it
     let response = last(&story);
     assert_eq!((&response["status"], &response["error"]), (&json!("completed"), &Value::Null));
     let of = |nth: usize, name: &str| response["output"][nth][name].clone();
-    assert_eq!((of(0, "status"), of(0, "error")["type"].clone()), (json!("failed"), json!("mcp_tool_execution_error")));
-    assert_eq!(of(1, "error")["type"], "mcp_protocol_error");
-    assert_eq!(of(0, "toolyard")["error"]["kind"], "TOOL_FAILED");
+    assert_eq!((of(1, "status"), of(1, "error")["type"].clone()), (json!("failed"), json!("mcp_tool_execution_error")));
+    assert_eq!(of(0, "error")["type"], "mcp_protocol_error");
+    assert_eq!(of(1, "toolyard")["error"]["kind"], "TOOL_FAILED");
 
     let mut fast = Story::failing_fast([once("a"), client("b")], false);
     fast.tell_all([dispatched(0), started(0, 1), failed(0, 1)]);
     let response = last(&fast);
     assert_eq!((&response["status"], &response["error"]["code"]), (&json!("failed"), &json!("server_error")));
+}
+
+#[test]
+fn calls_that_are_not_answered_are_required_by_the_next_response_too() {
+    let approval = || std::time::Duration::from_secs(60);
+    let mut story = Story::of([unapproved("a", approval()), client("b"), unapproved("c", approval()), client("d")]);
+    let parts = |story: &Story| {
+        let lasts = events(story).into_iter().filter(responses::Event::is_last);
+        lasts.map(|event| types(&event.data["response"]).join(" ")).collect::<Vec<_>>()
+    };
+    let both = "mcp_approval_request function_call";
+    assert_eq!(parts(&story), [format!("{both} {both}")]);
+    story.tell(answered(1, "blue"));
+    assert_eq!(parts(&story).len(), 1, "the next response is in progress until nothing or something else is required");
+    story.tell_all([approved(0), dispatched(0), started(0, 1), completed(0, 1, 0)]);
+    assert_eq!(parts(&story)[1..], ["mcp_call mcp_approval_request function_call"], "one of two approvals");
+    story.tell_all([rejected(2, "no"), answered(3, "red")]);
+    assert_eq!(parts(&story)[2..], ["mcp_call"]);
+    assert_eq!(last(&story)["toolyard"]["input"].as_array().map(Vec::len), Some(4));
+}
+
+#[test]
+fn results_that_are_the_answer_are_messages_and_name_their_tools() {
+    let direct = |spec: CallSpec| CallSpec { result_use: ResultUse { return_direct: true, ..spec.result_use }, ..spec };
+    let mut story = Story::of([direct(tool("add", "{}", repeatable("a"))), direct(repeatable("b"))]);
+    story.tell_all([
+        dispatched(0),
+        started(0, 1),
+        completed(0, 1, 0),
+        dispatched(1),
+        started(1, 1),
+        completed(1, 1, 0),
+    ]);
+    let response = last(&story);
+    assert_eq!(types(&response), ["mcp_call", "mcp_call", "message", "message"]);
+    assert_eq!(response["toolyard"]["finish_reason"], "returnDirect");
+    let of = |id: &str, name: &str| json!({ "toolId": id, "toolName": name });
+    assert_eq!(response["toolyard"]["returned"], json!([of("a", "add"), of("b", "tool")]));
+    let mut story = Story::of([direct(repeatable("a")), repeatable("b")]);
+    story.tell_all([
+        dispatched(0),
+        started(0, 1),
+        completed(0, 1, 0),
+        dispatched(1),
+        started(1, 1),
+        completed(1, 1, 0),
+    ]);
+    let response = last(&story);
+    assert_eq!(
+        (types(&response), &response["toolyard"]["finish_reason"]),
+        (vec!["mcp_call", "mcp_call"], &Value::Null)
+    );
 }
 
 #[test]
@@ -292,9 +399,9 @@ fn what_a_search_found_and_an_image_go_where_their_items_have_room() {
     let stages: Vec<String> = words(&story).into_iter().filter(|word| word.contains("_call.")).collect();
     let expected = [
         "0 file_search_call.in_progress 0",
-        "0 image_generation_call.in_progress 1",
         "0 file_search_call.searching 0",
         "0 file_search_call.completed 0",
+        "0 image_generation_call.in_progress 1",
         "0 image_generation_call.generating 1",
         "0 image_generation_call.completed 1",
     ];
@@ -303,6 +410,44 @@ fn what_a_search_found_and_an_image_go_where_their_items_have_room() {
     assert_eq!(response["output"][0]["queries"], json!(["moon"]));
     assert_eq!(response["output"][0]["results"][0]["filename"], "moon.md");
     assert_eq!(response["output"][1]["result"], "cG5n");
+}
+
+#[test]
+fn what_a_final_tool_gives_back_is_a_message_of_the_thread() {
+    let last_word = |spec: CallSpec| CallSpec { result_use: ResultUse { is_final: true, ..spec.result_use }, ..spec };
+    let mut story = Story::of([last_word(tool("draw", "{}", repeatable("a")))]);
+    let image = Content::Data { media_type: "image/png".into(), data: Bytes::from_static(b"png") };
+    let result = vec![Content::Text("Here it is:".into()), image];
+    story.tell_all([
+        dispatched(0),
+        started(0, 1),
+        ended_as(attempt(0, 1), "alpha", 0, AttemptOutcome::Completed(result.into())),
+    ]);
+    let mut stream = assistants::Stream::new(run_id(), "thread_1");
+    let told: Vec<_> = tell(&story.log).iter().flat_map(|told| stream.take(&told.event, &told.run)).collect();
+    let names: Vec<&str> = told.iter().map(|event| event.kind).filter(|kind| kind.contains("message")).collect();
+    let expected =
+        ["created", "in_progress", "delta", "delta", "completed"].map(|name| format!("thread.message.{name}"));
+    assert_eq!(names, expected);
+    let message = stream.messages().remove(0);
+    let image = json!({ "type": "image_url", "image_url": { "url": "data:image/png;base64,cG5n", "detail": "auto" } });
+    assert_eq!((&message["content"][0]["text"]["value"], &message["content"][1]), (&json!("Here it is:"), &image));
+    assert_eq!(told.last().map(|event| event.kind), Some("thread.run.completed"));
+}
+
+#[test]
+fn a_run_all_of_whose_calls_are_being_cancelled_is_cancelling() {
+    let mut story = Story::of([once("a"), once("b")]);
+    story.tell_all([dispatched(0), started(0, 1), dispatched(1), started(1, 1), run_cancel_requested()]);
+    let cancelled = |call| ended_as(attempt(call, 1), "alpha", 0, AttemptOutcome::Cancelled);
+    story.tell_all([cancelled(0), cancelled(1)]);
+    let mut stream = assistants::Stream::new(run_id(), "thread_1");
+    let told: Vec<_> = tell(&story.log).iter().flat_map(|told| stream.take(&told.event, &told.run)).collect();
+    let of_run: Vec<&str> =
+        told.iter().filter(|event| event.data["object"] == "thread.run").map(|event| event.kind).collect();
+    let expected =
+        ["created", "queued", "in_progress", "cancelling", "cancelled"].map(|name| format!("thread.run.{name}"));
+    assert_eq!(of_run, expected);
 }
 
 #[test]

@@ -4,4 +4,5 @@ mod answers;
 mod mutated;
 mod properties;
 mod refused;
+mod streams;
 mod turns;

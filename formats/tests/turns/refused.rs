@@ -15,7 +15,6 @@ fn refusal(form: Form, text: &str) -> (String, Problem) {
 #[test]
 fn what_could_be_of_two_forms_is_refused_with_both() {
     let ambiguous = [
-        (r#"{"role":"assistant","content":"hello"}"#, vec![Form::Chat, Form::Anthropic]),
         (
             r#"{"tool_calls":[],"content":[{"type":"tool_use","id":"a","name":"b","input":{}}]}"#,
             vec![Form::Chat, Form::Anthropic],
@@ -26,9 +25,9 @@ fn what_could_be_of_two_forms_is_refused_with_both() {
         let Problem::AmbiguousForm { could_be, .. } = refused(text).problem else { panic!("{text}") };
         assert_eq!(could_be, forms);
     }
-    let said = refused(r#"{"role":"assistant","content":"hello"}"#).to_string();
-    let expected = "the turn cannot be read: the turn may be openai-chat or anthropic: found an object with \
-                    \"content\", \"role\". Set the form";
+    let said = refused(r#"[{"type":"reasoning"},{"functionCall":{"name":"a"}}]"#).to_string();
+    let expected = "the turn cannot be read: the turn may be openai-responses or gemini: found an array that begins \
+                    with an object with \"type\". Set the form";
     assert_eq!(said, expected);
 }
 
@@ -103,9 +102,9 @@ fn what_is_missing_or_of_another_kind_is_pointed_at() {
         (Form::Anthropic, r#"{"content":true}"#, "/content", expected("an array", "a boolean")),
         (
             Form::Anthropic,
-            r#"[{"type":"tool_use","id":"a","name":"b","input":"{}"}]"#,
+            r#"[{"type":"tool_use","id":"a","name":"b","input":7}]"#,
             "/0/input",
-            expected("an object", "a string"),
+            expected("an object", "a number"),
         ),
         (Form::Gemini, r#"{"parts":[{"functionCall":{}}]}"#, "/parts/0/functionCall", missing("name")),
         (Form::Mcp, r#"{"jsonrpc":"2.0","method":"tools/call","params":{"name":"a"}}"#, "", missing("id")),

@@ -183,6 +183,7 @@ pub fn manifest_out(manifest: &Manifest) -> v1::Tool {
         context_keys: manifest.context_keys.clone(),
         origin: origin_out(manifest.origin).into(),
         title: manifest.title.clone(),
+        needs_approval: false,
     }
 }
 

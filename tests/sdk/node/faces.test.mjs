@@ -22,6 +22,18 @@ test("a streamed response adds up and is resumed from anywhere", async () => {
   const input = [bash("a", COUNT), call("time", "get_current_time", { time_zone: "UTC" })];
   const events = await all(await client.responses.create({ input, tools, stream: true }));
   assert.equal(events[0].type, "response.created");
+  let open = null;
+  for (const event of events) {
+    if (event.type === "response.output_item.added") {
+      assert.equal(open, null, "one item at a time");
+      open = event.item.id;
+    } else if (event.type === "response.output_item.done") {
+      assert.equal(event.item.id, open);
+      open = null;
+    } else if (event.item_id) {
+      assert.equal(event.item_id, open);
+    }
+  }
   const { type, response } = events.at(-1);
   assert.equal(type, "response.completed");
   const done = events.filter((event) => event.type === "response.output_item.done");
@@ -60,12 +72,12 @@ test("calls of tools with backends are read with the items and events of their o
   const events = await all(stream);
   const final = await stream.finalResponse();
   const kinds = ["web_search_call", "file_search_call", "code_interpreter_call", "image_generation_call"];
-  assert.deepEqual(final.output.map((item) => item.type), kinds);
+  assert.deepEqual(final.output.map((item) => item.type).sort(), [...kinds].sort());
   assert.ok(final.output.every((item) => item.status === "completed"), JSON.stringify(final.output.map((item) => item.status)));
   for (const kind of kinds) {
     assert.ok(events.some((event) => event.type === `response.${kind}.completed`), kind);
   }
-  const [web, files, code, image] = final.output;
+  const [web, files, code, image] = kinds.map((kind) => final.output.find((item) => item.type === kind));
   assert.deepEqual(web.action.sources.map((source) => source.url), ["https://pages.example/1", "https://pages.example/2"]);
   assert.equal(files.results[0].file_id, "f1");
   assert.equal(code.outputs[0].logs, "one\n");

@@ -24,7 +24,7 @@ const IDLE_HEARTBEAT: Duration = Duration::from_secs(2);
 const FIRST_IDLE_HEARTBEAT: Duration = Duration::from_millis(100);
 /// A request without a message for this long is lost, with the connection or the broker that held it.
 pub(super) const LOST: Duration = Duration::from_secs(6);
-/// How often to look whether the connection was made anew: open requests are gone with the old one.
+/// How often to look whether the connection was made again: open requests are gone with the old one.
 const LOOK: Duration = Duration::from_secs(1);
 /// How long to wait after a refusal.
 const PAUSE: Duration = Duration::from_millis(250);

@@ -6,6 +6,7 @@ use axum::RequestPartsExt as _;
 use axum::body::Body;
 use axum::extract::{FromRequest, RawPathParams, Request};
 use bytes::{Bytes, BytesMut};
+use formats::options::{ON_DISCONNECT, on_disconnect};
 use http::{HeaderMap, Method, header};
 use http_body::Body as _;
 use http_body_util::BodyExt as _;
@@ -168,6 +169,19 @@ impl Ask {
         let watch: v1::WatchRunRequest = json::read_fields(given)
             .map_err(|error| Problem::malformed(Place::Parameter(NAME.to_owned()), error.to_string()))?;
         Ok(watch.floor_policy)
+    }
+
+    /// Removes `on_disconnect` from the query of a request whose other fields are in the body. Returns whether its run
+    /// is to be cancelled when the client disconnects.
+    pub(crate) fn take_on_disconnect(&mut self) -> Result<bool, Problem> {
+        const NAME: &str = "on_disconnect";
+        let Some(at) = self.query.iter().position(|(name, _)| name == NAME) else { return Ok(false) };
+        let (_, value) = self.query.remove(at);
+        let wrong = |why: &str| Problem::malformed(Place::Parameter(NAME.to_owned()), format!("{NAME}: {why}"));
+        if !self.wants_events() {
+            return Err(wrong("is for a client that accepts text/event-stream"));
+        }
+        on_disconnect(&value).ok_or_else(|| wrong(ON_DISCONNECT))
     }
 
     /// The text of a header.

@@ -12,16 +12,19 @@ use axum::middleware::{Next, from_fn_with_state};
 use axum::response::{IntoResponse, Response};
 use axum::routing::MethodRouter;
 use bytes::Bytes;
-use formats::openai::InputError;
+use formats::openai::{InputError, without_foreign_tools};
+use formats::tools::Format;
 use futures::{Stream, StreamExt as _};
 use http::{HeaderValue, Method, StatusCode, header};
 use proto::{Reason, v1};
-use run::RunId;
+use run::{RunId, ToolName};
 use serde_json::{Value, json};
 
 use super::ask::Ask;
+use super::stored::{self, Room};
 use super::{answering, sse};
 use crate::admission::error::RequestError;
+use crate::api::abandoned::Abandoned;
 use crate::api::output::{Piece, Streaming};
 use crate::api::problem::{Place, Problem};
 use crate::api::{Api, ApiError};
@@ -226,12 +229,25 @@ fn malformed(parameter: &str, message: &str) -> Wrong {
     Wrong::new(Reason::Malformed, format!("{parameter}: {message}"), Some(parameter))
 }
 
+/// The form of the tools' names in requests of these APIs.
+pub(super) const FORM: Format = Format::OpenAi;
+/// The body of a request, without tools that are not executed here if the client does not want them refused.
+fn body(ask: &Ask) -> Result<std::borrow::Cow<'_, [u8]>, Wrong> {
+    match ask.query.iter().find(|(name, _)| name == "foreign_tools").map(|(_, value)| value.as_str()) {
+        None | Some("refuse") => Ok((&*ask.body).into()),
+        Some("ignore") => Ok(without_foreign_tools(&ask.body)?.map_or((&*ask.body).into(), Into::into)),
+        Some(_) => Err(malformed("foreign_tools", "refuse or ignore was expected")),
+    }
+}
+
 /// The name of a worker's tool, for a name that a model was given.
 fn hosted(api: &Api) -> impl Fn(&str) -> Option<String> + 'static {
-    let registry = std::sync::Arc::clone(&api.runs.registry.borrow());
+    let runs = api.runs.clone();
+    let registry = std::sync::Arc::clone(&runs.registry.borrow());
     move |name| {
-        let known = |name: &str| registry.catalog.find(&name.parse().ok()?).map(|entry| entry.name.to_string());
-        known(name).or_else(|| known(&name.replace("__", ".")))
+        let known = |name: &ToolName| registry.catalog.find(name).map(|entry| entry.name.to_string());
+        let hidden = || known(&name.replace("__", ".").parse().ok()?);
+        known(&runs.own_name(name)?).or_else(hidden)
     }
 }
 
@@ -242,6 +258,11 @@ async fn watch(api: &Api, run: RunId) -> Result<Box<Reader>, Wrong> {
     Ok(api.watch_run(request).await?)
 }
 
+/// Cancels a run when its client disconnects, if the client wants that.
+fn abandoned(api: &Api, run: RunId, is_wanted: bool) -> Option<Abandoned> {
+    is_wanted.then(|| Abandoned::new(&api.abandoned, &api.runs, (run, Vec::new())))
+}
+
 /// A run's own id, from the path.
 fn path<'a>(ask: &'a Ask, name: &str) -> &'a str {
     ask.path.iter().find(|(other, _)| other == name).map_or("", |(_, value)| value.as_str())
@@ -249,20 +270,34 @@ fn path<'a>(ask: &'a Ask, name: &str) -> &'a str {
 
 /// Converts a run's events to one of OpenAI's streams.
 trait Face: Send + 'static {
+    /// Whether it shows stored images inline.
+    const IS_INLINE: bool = false;
+
+    /// Keeps the bytes of a stored image for the events that follow.
+    fn keep(&mut self, _object_id: String, _bytes: Bytes) {}
+
     /// Takes events, appends the text to send, and returns whether it was the last.
     fn take(&mut self, events: &[v1::RunEvent], run: &run::Run, text: &mut Vec<u8>) -> bool;
 }
 
 /// A stream of a conversion's text, with comments while there is nothing to send for long.
-fn streamed<F: Face>(reader: Box<Reader>, api: &Api, face: F) -> Response {
-    let telling = (Streaming::new(reader, api.stop.clone(), None), face, false);
-    let texts = futures::stream::unfold(telling, async |(mut streaming, mut face, ended)| {
+fn streamed<F: Face>(reader: Box<Reader>, api: &Api, face: F, abandoned: Option<Abandoned>) -> Response {
+    let (streaming, images) = (Streaming::new(reader, api.stop.clone(), None), (api.clone(), Room::default()));
+    let telling = (streaming, face, images, abandoned, false);
+    let texts = futures::stream::unfold(telling, async |telling| {
+        let (mut streaming, mut face, mut images, mut abandoned, ended) = telling;
         if ended {
             return None;
         }
         let mut text = Vec::new();
-        let ended = match streaming.next().await {
-            Ok(Piece { events, heartbeat, end }) => {
+        let piece = streaming.next().await;
+        let stored = match &piece {
+            Ok(piece) if F::IS_INLINE => stored::read(&images.0, &piece.events, &mut images.1).await,
+            Ok(_) | Err(_) => Ok(Vec::new()),
+        };
+        let ended = match piece.and_then(|piece| Ok((piece, stored?))) {
+            Ok((Piece { events, heartbeat, end }, stored)) => {
+                stored.into_iter().for_each(|(object_id, bytes)| face.keep(object_id, bytes));
                 if heartbeat.is_some() {
                     text.extend_from_slice(sse::HEARTBEAT);
                 }
@@ -274,7 +309,10 @@ fn streamed<F: Face>(reader: Box<Reader>, api: &Api, face: F) -> Response {
                 true
             }
         };
-        Some((Bytes::from(text), (streaming, face, ended)))
+        if let Some(abandoned) = abandoned.take_if(|_| ended) {
+            abandoned.keep();
+        }
+        Some((Bytes::from(text), (streaming, face, images, abandoned, ended)))
     });
     sse::response(without_silence(texts))
 }

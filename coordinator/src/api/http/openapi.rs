@@ -7,8 +7,8 @@ use http::Method as Verb;
 use proto::openapi::{Method, Schemas, message};
 use serde_json::{Map, Value, json};
 
-use super::routes::{DEFER, Meaning, OPERATIONS, Operation, text_response};
-use super::{objects, openai};
+use super::routes::{DEFER, Meaning, OPERATIONS, Operation, STRICT, text_response};
+use super::{batch, objects, openai};
 
 static DOCUMENT: LazyLock<String> =
     LazyLock::new(|| serde_json::to_string_pretty(&document()).expect("JSON always serializes") + "\n");
@@ -46,6 +46,8 @@ fn document() -> Value {
         });
         path[operation.method.as_str().to_lowercase()] = described;
     }
+    let options = batch::options_described(&schemas["CreateRunRequest"]);
+    schemas.insert("RunOptions".to_owned(), options);
     for route in openai::list_of_routes() {
         let path = paths.entry(format!("/v1{}", route.path)).or_insert_with(|| json!({}));
         path[route.method.as_str().to_lowercase()] = route.described();
@@ -106,6 +108,8 @@ fn add_peculiarities(method: &Method, parameters: &mut Vec<Value>, described: &m
             parameters.push(header("Idempotency-Key", "The `request_id`, for clients that prefer a header."));
             let watch = Method::find("RunService", "WatchRun").expect("the API has it");
             parameters.extend(watch.parameters(&["run_id", "after_sequence"], schemas));
+            parameters.push(json!({ "name": "on_disconnect", "in": "query", "description": DISCONNECT,
+                "schema": { "type": "string", "enum": ["cancel", "continue"] } }));
             described["description"] = format!("{}\n\n{}", method.description(), CREATE).into();
         }
         "CreateSchedule" => {
@@ -135,6 +139,9 @@ fn add_peculiarities(method: &Method, parameters: &mut Vec<Value>, described: &m
             }),
             json!({
                 "name": DEFER, "in": "query", "description": DEFER_LOADING, "schema": { "type": "string" },
+            }),
+            json!({
+                "name": STRICT, "in": "query", "description": STRICT_DEFINITIONS, "schema": { "type": "boolean" },
             }),
         ]),
         _ => {}
@@ -168,12 +175,18 @@ const EVENTS: &str = "Each event has its `sequence` as its id, and no name. A co
 const CREATE: &str = "A client that accepts `text/event-stream` \
     receives the output of the run, with status 200. `floor_policy` \
     is for such a client only.";
+const DISCONNECT: &str = "`cancel`: cancel the run if the client disconnects before its output ends. Only for a client \
+    that accepts `text/event-stream`.";
 const OBJECT: &str = "The response is the object's bytes, under the object's own media type, to be saved and not \
     shown; with a `Range` its status is 206. `ETag` is the SHA-256 of the whole object. If reading fails midway, \
     the body is shorter than `Content-Length`.";
 const UPLOAD: &str = "The object's bytes; `Content-Type` is its media type.";
-const FORMAT: &str = "All tools as definitions for a model, in a vendor's form: an object with `tools`, and \
-    `names`, which maps changed names to the tools' own.";
+const FORMAT: &str = "All tools as definitions for a model, in a vendor's form: an object with `tools`; `names`, which \
+    maps changed names to the tools' own; `notes` on each tool by its name: `needs_approval`, `answered_by_client`, \
+    `return_direct`, `read_only`, `idempotent`, `destructive`, `open_world`; and with `strict`, `not_strict`.";
+const STRICT_DEFINITIONS: &str = "With `format` openai or openai-chat: definitions that the vendor enforces while the \
+    model writes arguments. Objects are closed and have all properties; an optional one may be null, which counts as \
+    missing. `not_strict` says why a tool's schema cannot be expressed; its definition stays as it is.";
 const DEFER_LOADING: &str = "With `format` openai or anthropic: names of tools, with commas between them and `*` for \
     any characters, whose definitions have `defer_loading`. The model loads such a definition only when its vendor's \
     tool search finds it. `search_tools` is never deferred.";

@@ -3,7 +3,7 @@
 use axum::body::Body;
 use axum::response::Response;
 use axum::routing::{MethodRouter, delete, get, post};
-use formats::tools::{Deferred, Format, export};
+use formats::tools::{Deferred, Format, export, make_strict, notes};
 use futures::StreamExt as _;
 use http::{HeaderValue, Method, StatusCode, header};
 use proto::{json, v1};
@@ -11,6 +11,7 @@ use serde_json::Value;
 
 use super::ask::Ask;
 use super::{batch, objects, openapi, sse};
+use crate::api::abandoned::Abandoned;
 use crate::api::needs::needs;
 use crate::api::problem::{Place, Problem};
 use crate::api::{Api, MessageStream, mcp, output};
@@ -18,6 +19,9 @@ use crate::auth::callers::Role;
 
 /// The parameter that names the tools whose definitions a model loads only when it finds them.
 pub(super) const DEFER: &str = "defer_loading";
+
+/// The parameter that asks for definitions which a vendor enforces.
+pub(super) const STRICT: &str = "strict";
 
 /// An operation of the HTTP API.
 pub(crate) struct Operation {
@@ -169,6 +173,8 @@ pub(crate) const OPERATIONS: &[Operation] = &[
         meaning: Other("ReadLinkedObject", Needs::Nothing, objects::described) },
     Operation { method: Method::POST, path: "/v1/tool_calls:batch", handler: || post(batch::batch),
         meaning: Other("BatchToolCalls", Needs::Role(Role::Submit), batch::described) },
+    Operation { method: Method::GET, path: "/v1/runs/{run_id}/messages", handler: || get(batch::messages),
+        meaning: Other("GetRunMessages", Needs::Role(Role::Read), batch::messages_described) },
     Operation { method: Method::POST, path: "/mcp", handler: || post(mcp::posted),
         meaning: Other("PostMcpMessage", Needs::Caller, mcp::posted_described) },
     Operation { method: Method::GET, path: "/mcp", handler: || get(mcp::streamed),
@@ -183,13 +189,15 @@ pub(crate) const OPERATIONS: &[Operation] = &[
 
 /// Accepts calls as a run. The answer is the accepted run, or its output if the client accepts events.
 async fn create_run(api: Api, mut ask: Ask) -> Answered {
-    let floor_policy = ask.take_floor_policy()?;
+    let (floor_policy, cancels) = (ask.take_floor_policy()?, ask.take_on_disconnect()?);
     let mut run: v1::CreateRunRequest = ask.read()?;
     run.request_id = ask.request_id(run.request_id)?;
     if ask.wants_events() {
         let request = v1::ExecuteRunRequest { run: Some(run), floor_policy };
         let reader = api.execute_run(request).await.map_err(|error| ask.problem(error))?;
-        return Ok(sse::output(reader, api.stop.clone()));
+        let abandoned = || Abandoned::new(&api.abandoned, &api.runs, (reader.run().id(), Vec::new()));
+        let abandoned = cancels.then(abandoned);
+        return Ok(sse::output(reader, api.stop.clone(), abandoned));
     }
     let answer = api.create_run(run).await.map_err(|error| ask.problem(error))?;
     let mut response = answered(&answer);
@@ -234,7 +242,11 @@ async fn list_tools(api: Api, mut ask: Ask) -> Answered {
         return Ok(answered(&api.find_tools(&ask.read()?).await.map_err(|error| ask.problem(error))?));
     };
     let (name, wanted) = ask.query.remove(at);
-    let deferred = ask.query.iter().position(|(name, _)| name == DEFER).map(|at| ask.query.remove(at).1);
+    let mut take = |name: &str| {
+        let at = ask.query.iter().position(|(given, _)| given == name)?;
+        Some(ask.query.remove(at).1)
+    };
+    let (deferred, strict) = (take(DEFER), take(STRICT));
     let Some((_, format)) = Format::ALL.into_iter().find(|(format, _)| *format == wanted) else {
         let known: Vec<&str> = Format::ALL.iter().map(|(format, _)| *format).collect();
         let detail = format!("format: unknown value {wanted:?}; known values: {}", known.join(", "));
@@ -244,6 +256,13 @@ async fn list_tools(api: Api, mut ask: Ask) -> Answered {
         .map(|names| Deferred::new(&names, format))
         .transpose()
         .map_err(|error| Problem::malformed(Place::Parameter(DEFER.to_owned()), format!("{DEFER}: {error}")))?;
+    let wrong = |why: &str| Problem::malformed(Place::Parameter(STRICT.to_owned()), format!("{STRICT}: {why}"));
+    let is_strict = match strict.as_deref() {
+        None | Some("false") => false,
+        Some("true") if format.has_strict() => true,
+        Some("true") => return Err(wrong("the format has no strict definitions: openai and openai-chat have them")),
+        Some(_) => return Err(wrong("neither true nor false")),
+    };
     let mut request: v1::ListToolsRequest = ask.read()?;
     if request.page_size != 0 || !request.page_token.is_empty() {
         let detail = "format: definitions are not paged; leave the page parameters out";
@@ -258,18 +277,25 @@ async fn list_tools(api: Api, mut ask: Ask) -> Answered {
             break;
         }
     }
-    Ok(json_response(&definitions(&tools, format, deferred.as_ref())))
+    Ok(json_response(&definitions(&tools, format, (deferred.as_ref(), is_strict))))
 }
 
-/// Tool definitions. `names` maps the tools' names in the vendor's form to their own, if they differ.
-fn definitions(tools: &[v1::Tool], format: Format, deferred: Option<&Deferred>) -> Value {
+/// Tool definitions. `names` maps the tools' names in the vendor's form to their own, if they differ; `notes` has what
+/// the definitions cannot say, and `not_strict` why definitions are not strict.
+fn definitions(tools: &[v1::Tool], format: Format, (deferred, is_strict): (Option<&Deferred>, bool)) -> Value {
     let mut exported = export(tools, format);
+    let notes = notes(tools, &exported);
+    let not_strict = is_strict.then(|| make_strict(&mut exported, format));
     deferred.into_iter().for_each(|deferred| deferred.mark(&mut exported));
     let renamed = exported.iter().filter(|exported| exported.name != exported.tool);
     let names: serde_json::Map<_, _> =
         renamed.map(|exported| (exported.name.clone(), Value::from(exported.tool.as_str()))).collect();
     let definitions: Vec<Value> = exported.into_iter().map(|exported| exported.definition).collect();
-    serde_json::json!({ "tools": definitions, "names": names })
+    let mut all = serde_json::json!({ "tools": definitions, "names": names, "notes": notes });
+    if let Some(others) = not_strict {
+        all["not_strict"] = others.into_iter().map(|(name, why)| (name, Value::from(why))).collect();
+    }
+    all
 }
 
 async fn get_tool(api: Api, ask: Ask) -> Answered {

@@ -12,14 +12,23 @@ use proto::json;
 use tokio_util::sync::CancellationToken;
 
 use crate::api::ApiError;
+use crate::api::abandoned::Abandoned;
 use crate::api::output::{Piece, pieces};
 use crate::api::problem::Problem;
 use crate::readers::Reader;
 
 /// The output of a run as events. Each has its number as its id, and no name, because the data has the type. The last
 /// one is named `end`, or `problem` if the stream failed.
-pub(crate) fn output(reader: Box<Reader>, stop: CancellationToken) -> Response {
-    response(pieces(reader, stop, None).map(text))
+/// `abandoned` is dropped with a response that its client does not read to its end.
+pub(crate) fn output(reader: Box<Reader>, stop: CancellationToken, mut abandoned: Option<Abandoned>) -> Response {
+    let pieces = pieces(reader, stop, None).map(move |piece| {
+        let is_last = piece.as_ref().map_or(true, |piece| piece.end.is_some());
+        if let Some(abandoned) = abandoned.take_if(|_| is_last) {
+            abandoned.keep();
+        }
+        text(piece)
+    });
+    response(pieces)
 }
 
 /// A response of events that are given as text.

@@ -13,7 +13,6 @@ use sha2::{Digest as _, Sha256};
 use telemetry::trace;
 use tokio::time::Instant;
 
-use super::abandoned::Abandoned;
 use super::client::{self, Client, decoded};
 use super::follow::{Following, Step};
 use super::message::{HEADER_MISMATCH, INVALID_PARAMS, Request, RpcError, json_response};
@@ -23,6 +22,7 @@ use super::seal::State;
 use super::traced::Traced;
 use super::{MAIN, questions, stream};
 use crate::api::Api;
+use crate::api::abandoned::Abandoned;
 use crate::api::http::ask::Ask;
 use crate::fleet::registry::Entry;
 
@@ -79,7 +79,7 @@ pub(super) async fn called(api: Api, client: Client, request: Request, ask: &Ask
     following.progress = request.meta.progress_token.clone().map(|token| Progress::new(token, Instant::now()));
     if client.is_modern() {
         following.params = client.capabilities.elicitation.then(|| request.params.clone());
-        let abandoned = || Abandoned::new(&api.mcp.queue, &api.runs, following.run);
+        let abandoned = || Abandoned::new(&api.abandoned, &api.runs, (following.run, Vec::new()));
         following.abandoned = (!may_be_repeated).then(abandoned);
         let window = if terms.is_task { Duration::ZERO } else { SYNC_WINDOW };
         following.convert_at = client.capabilities.tasks.then(|| Instant::now() + window);
@@ -93,7 +93,7 @@ fn terms(api: &Api, client: &Client, params: &Params<'_>, ask: &Ask) -> Result<T
     let registry = std::sync::Arc::clone(&api.runs.registry.borrow());
     let shows = api.runs.callers.shows(&api.runs.caller);
     let visible = |entry: &&Entry| !entry.hosted.manifest.result_use.hidden && shows(entry);
-    let name: Option<ToolName> = params.name.parse().ok();
+    let name = api.runs.own_name(&params.name);
     let found = name.as_ref().and_then(|name| registry.catalog_of(api.runs.caller.tenant()).find(name)).filter(visible);
     let entry = found.ok_or_else(|| RpcError::new(INVALID_PARAMS, format!("Unknown tool: {}", params.name)))?;
     let manifest = &entry.hosted.manifest;

@@ -12,7 +12,6 @@ use serde_json::value::RawValue;
 use serde_json::{Map, Value, json};
 use tokio::time::Instant;
 
-use super::abandoned::Abandoned;
 use super::client::{Client, LEVELS};
 use super::message::{INTERNAL, INVALID_REQUEST, RpcError};
 use super::progress::Progress;
@@ -20,6 +19,7 @@ use super::seal::State;
 use super::traced::Traced;
 use super::under_way::UnderWay;
 use super::{CANCELLED_BY_CLIENT, MAIN, call, message, questions, resume, tasks};
+use crate::api::abandoned::Abandoned;
 use crate::api::output::{HEARTBEAT, broken};
 use crate::api::{Api, ApiError};
 use crate::readers::{Reader, WatchError};

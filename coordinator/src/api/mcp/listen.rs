@@ -234,7 +234,7 @@ fn shown(api: &Api, registry: &Registry) -> Shown {
     shown.map(|entry| (entry.name.clone(), Arc::clone(&entry.hosted.manifest))).collect()
 }
 
-/// Whether two lists have the same content. Manifests of aliases are made anew whenever any worker starts or leaves.
+/// Whether two lists have the same content. Manifests of aliases are made again whenever any worker starts or leaves.
 fn are_equal(one: &Shown, other: &Shown) -> bool {
     let same = |one: &Arc<Manifest>, other: &Arc<Manifest>| Arc::ptr_eq(one, other) || one == other;
     let pairs = || one.iter().zip(other);

@@ -1,6 +1,9 @@
 //! `tools/list`: the tools that the caller may call, by their names, in pages.
 
+use std::collections::HashMap;
+
 use formats::mcp::tools::definition;
+use formats::tools::{Format, names};
 use proto::v1;
 use serde::Deserialize;
 
@@ -26,7 +29,17 @@ pub(super) fn tools(api: &Api, client: &Client, request: &Request) -> Result<Str
     let listed = v1::ListToolsRequest { page_size: PAGE, page_token, ..v1::ListToolsRequest::default() };
     let page = api.list_tools(&listed);
     let page = page.map_err(|error| RpcError::new(INVALID_PARAMS, format!("cursor: {}", error.message)))?;
-    let tools: Vec<String> = page.tools.iter().map(|tool| definition(tool, client.era)).collect();
+    // A name is the same on every page: it depends on all names.
+    let registry = std::sync::Arc::clone(&api.runs.registry.borrow());
+    let all = registry.catalog_of(api.runs.caller.tenant()).after(None).iter();
+    let all: Vec<&str> =
+        all.filter(|it| !it.hosted.manifest.result_use.hidden).map(|entry| entry.name.as_str()).collect();
+    let exported: HashMap<&str, String> = all.iter().copied().zip(names(&all, Format::Mcp)).collect();
+    let tools = page.tools.iter().map(|tool| {
+        let name = exported.get(tool.name.as_str()).unwrap_or(&tool.name);
+        definition(tool, name, client.era)
+    });
+    let tools: Vec<String> = tools.collect();
     let mut members = vec![format!(r#""tools":[{}]"#, tools.join(","))];
     if !page.next_page_token.is_empty() {
         members.push(format!(r#""nextCursor":{}"#, serde_json::Value::from(page.next_page_token)));

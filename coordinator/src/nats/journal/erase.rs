@@ -23,7 +23,7 @@ struct Deleted {
 
 impl Journal {
     /// Erases the entries of a run up to `through`, and none after that, because the same request may have opened the
-    /// run anew. The broker forgets them immediately; their bytes leave its files when it next compacts them.
+    /// run again. The broker forgets them immediately; their bytes leave its files when it next compacts them.
     pub(crate) async fn erase(&self, run: RunId, through: u64) -> Result<(), ReadError> {
         if let Err(error) = self.delete(run, through).await {
             tracing::debug!(run.id = %run, %error, "purging a run whose entries cannot be deleted one by one");

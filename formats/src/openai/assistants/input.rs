@@ -8,6 +8,7 @@ use crate::openai::InputError;
 use crate::openai::body::Body;
 use crate::openai::calls::ITEM;
 use crate::openai::refused::check_distinct;
+use crate::openai::resources;
 use crate::openai::responses::metadata;
 use crate::openai::tools::{Hosted, Tools};
 
@@ -16,6 +17,8 @@ use crate::openai::tools::{Hosted, Tools};
 pub struct Asked {
     pub run: v1::CreateRunRequest,
     pub is_streamed: bool,
+    /// Cancel the calls if the client disconnects.
+    pub cancels_on_disconnect: bool,
 }
 
 impl Asked {
@@ -40,7 +43,8 @@ impl Asked {
         if turn.calls.is_empty() {
             return Err(InputError::new(Reason::NoCalls, "/tool_calls", "there is no call that can be executed"));
         }
-        let tools = Tools::read(Some(&body.value("tools")?), hosted)?;
+        let options = body.options()?;
+        let tools = Tools::read(Some(&body.value("tools")?), hosted)?.with(&options.run.request_tools);
         let metadata = metadata(&body.value("metadata")?)?;
         let is_serial = body.flag("parallel_tool_calls")? == Some(false);
         let mut calls = Vec::with_capacity(turn.calls.len());
@@ -72,9 +76,13 @@ impl Asked {
             calls.push(new);
         }
         let rules = tools.rules(is_serial, 0);
-        let (request_tools, tools) = (tools.own, tools.attached);
-        let run = v1::CreateRunRequest { calls, rules, request_tools, tools, ..v1::CreateRunRequest::default() };
-        Ok(Self { run, is_streamed: body.flag("stream")?.unwrap_or_default() })
+        let request_tools = tools.own.into_iter().filter(|tool| !options.run.request_tools.contains(tool)).collect();
+        let tools = tools.attached;
+        let files = resources::files(&body.value("tool_resources")?)?;
+        let run = v1::CreateRunRequest { calls, rules, request_tools, tools, files, ..v1::CreateRunRequest::default() };
+        let cancels_on_disconnect = options.cancels_on_disconnect;
+        let run = options.give_to(run)?;
+        Ok(Self { run, is_streamed: body.flag("stream")?.unwrap_or_default(), cancels_on_disconnect })
     }
 }
 

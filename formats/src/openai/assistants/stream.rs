@@ -7,8 +7,8 @@ use proto::v1::run_event::Event as Told;
 use run::{Run, RunId};
 use serde_json::{Value, json};
 
-use crate::openai::NAME;
 use crate::openai::calls::{Call, Calls, Failure, OURS, Place, Stage, parts, text_of};
+use crate::openai::{NAME, resources};
 
 /// An event of a run's stream.
 #[derive(Debug, Clone, PartialEq)]
@@ -38,9 +38,9 @@ impl Event {
 /// beginning.
 #[derive(Debug)]
 pub struct Stream {
-    run: RunId,
-    thread: String,
-    calls: Calls,
+    pub(super) run: RunId,
+    pub(super) thread: String,
+    pub(super) calls: Calls,
     steps: Vec<Step>,
     status: &'static str,
     part: u32,
@@ -52,6 +52,11 @@ pub struct Stream {
     metadata: Value,
     last_error: Value,
     events: Vec<Event>,
+    pub(super) messages: Vec<Value>,
+    /// Results that are the answer if those of all calls are, with their calls.
+    direct: Vec<(usize, v1::CallOutcome)>,
+    is_direct: bool,
+    tool_resources: Value,
     /// Ends of questions, with their times, that wait until no other step is told.
     waiting: Vec<(v1::CallEnded, i64)>,
 }
@@ -66,6 +71,7 @@ struct Step {
     ended_at: Option<i64>,
     output: Option<String>,
     last_error: Value,
+    cancel_requested: bool,
 }
 
 impl Step {
@@ -93,6 +99,10 @@ impl Stream {
             metadata: json!({}),
             last_error: Value::Null,
             events: Vec::new(),
+            messages: Vec::new(),
+            direct: Vec::new(),
+            is_direct: false,
+            tool_resources: Value::Null,
             waiting: Vec::new(),
         }
     }
@@ -191,6 +201,10 @@ impl Stream {
             }
             Told::RunEnded(ended) => {
                 self.ended_at = Some(at);
+                self.is_direct = ended.return_direct;
+                for (index, outcome) in std::mem::take(&mut self.direct).iter().filter(|_| ended.return_direct) {
+                    self.say_message(*index, outcome, at);
+                }
                 let (status, kind) = match ended.status() {
                     v1::RunStatus::Cancelled => ("cancelled", "thread.run.cancelled"),
                     v1::RunStatus::Expired => ("expired", "thread.run.expired"),
@@ -199,10 +213,16 @@ impl Stream {
                 };
                 self.end_part(status, kind);
             }
+            Told::CancelRequested(requested) => {
+                let step = self.calls.find(&requested.call_id).and_then(|index| self.steps.get_mut(index));
+                if let Some(step) = step {
+                    step.cancel_requested = true;
+                    self.say_cancelling();
+                }
+            }
             Told::CallRejected(_)
             | Told::AttemptStarted(_)
             | Told::AttemptEnded(_)
-            | Told::CancelRequested(_)
             | Told::CancelDelivered(_)
             | Told::CancelAcknowledged(_)
             | Told::RunClosed(_)
@@ -224,6 +244,8 @@ impl Stream {
 
     fn accept(&mut self, opened: &[v1::OpenedCall], run: &Run, at: i64) {
         self.calls.accept(opened, run);
+        let specs = self.calls.all.iter().filter_map(|call| Some(&**run.find(&call.id.parse().ok()?)?.spec()));
+        self.tool_resources = resources::of_calls(specs);
         let blank = || Step {
             status: None,
             is_told: false,
@@ -231,6 +253,7 @@ impl Stream {
             ended_at: None,
             output: None,
             last_error: Value::Null,
+            cancel_requested: false,
         };
         self.steps.resize_with(self.calls.all.len(), blank);
         for call in opened.iter().filter(|call| !call.awaits_approval) {
@@ -333,7 +356,21 @@ impl Stream {
         }
         let step = self.step(index);
         self.say(kind, step);
+        if ended.r#final {
+            self.say_message(index, outcome, at);
+        } else if ended.return_direct {
+            self.direct.push((index, outcome.clone()));
+        }
         self.end_waiting();
+    }
+
+    /// Emits that the run is being cancelled if all of its calls are that have not ended.
+    fn say_cancelling(&mut self) {
+        let mut open = self.steps.iter().filter(|step| step.ended_at.is_none());
+        if self.status == "in_progress" && open.all(|step| step.cancel_requested) {
+            self.status = "cancelling";
+            self.say_run("thread.run.cancelling");
+        }
     }
 
     /// Ends the steps that waited for another one to end.
@@ -345,7 +382,7 @@ impl Stream {
         }
     }
 
-    fn say(&mut self, kind: &'static str, data: Value) {
+    pub(super) fn say(&mut self, kind: &'static str, data: Value) {
         self.events.push(Event { part: self.part, kind, data });
     }
 
@@ -411,7 +448,11 @@ impl Stream {
             "response_format": "auto",
             "tool_choice": "auto",
             "parallel_tool_calls": true,
-            "toolyard": { "awaiting_approval": approvals },
+            "toolyard": {
+                "awaiting_approval": approvals,
+                "tool_resources": self.tool_resources,
+                "finish_reason": if self.is_direct { "returnDirect".into() } else { Value::Null },
+            },
         })
     }
 

@@ -21,6 +21,7 @@ pub struct Continued {
     pub previous: ResponseId,
     pub is_streamed: bool,
     pub is_background: bool,
+    pub cancels_on_disconnect: bool,
     /// Whether to store the response. If unset, the setting of the previous responses applies.
     pub store: Option<bool>,
     /// With a pointer to each in the request.
@@ -143,11 +144,25 @@ fn part(part: &Value) -> Option<v1::Content> {
 }
 
 impl Continued {
+    /// Whether some answer is to a call that has none yet, so that the request is no repetition.
+    #[must_use]
+    pub fn is_new(&self, run: &Run) -> bool {
+        let outputs = self.outputs.iter().map(|(_, output)| output.call_id.as_str());
+        let waits = |call: &run::Call| {
+            matches!(call.state(), run::CallState::AwaitingApproval | run::CallState::WaitingForClient)
+        };
+        let is_open = |id: &str| id.parse().ok().and_then(|id| run.find(&id)).is_some_and(waits);
+        let approvals = self.approvals.iter().filter_map(|(_, approval)| approved(&approval.request_id, run));
+        outputs.into_iter().any(is_open) || approvals.into_iter().any(waits)
+    }
+
     /// The requests to the run that submit answers and decisions. `previous` is the answered response in its final
     /// state.
     ///
+    /// Calls that the request does not answer go on waiting.
+    ///
     /// # Errors
-    /// The answered calls and the open calls are not the same.
+    /// An answered call is not open.
     pub fn requests(
         &self,
         run: &Run,
@@ -178,8 +193,7 @@ impl Continued {
             if !waits(&approval.request_id, true) {
                 return unknown(at, &approval.request_id);
             }
-            let position = approval.request_id.rsplit('_').next().and_then(|index| index.parse::<usize>().ok());
-            let Some(call) = position.and_then(|position| run.calls().get(position)) else {
+            let Some(call) = approved(&approval.request_id, run) else {
                 return unknown(at, &approval.request_id);
             };
             let decision = match approval.approve {
@@ -188,21 +202,17 @@ impl Continued {
             };
             decisions.push(v1::CallDecision { call_id: call.spec().id.to_string(), decision: Some(decision) });
         }
-        let is_missing = |item: &&&Value| match item["type"] == "mcp_approval_request" {
-            true => !self.approvals.iter().any(|(_, approval)| item["id"] == approval.request_id.as_str()),
-            false => !self.outputs.iter().any(|(_, output)| item["call_id"] == output.call_id.as_str()),
-        };
-        let missing: Vec<&str> = open.iter().filter(is_missing).filter_map(|item| item["call_id"].as_str()).collect();
-        if !missing.is_empty() {
-            let message = format!("all open calls must be answered in one request; missing: {}", missing.join(", "));
-            return Err(InputError::new(Reason::AnswersMissing, "/input", message));
-        }
         let run_id = run.id().to_string();
         let outputs: Vec<_> = self.outputs.iter().map(|(_, output)| output.clone()).collect();
         let submit = v1::SubmitToolOutputsRequest { run_id: run_id.clone(), outputs, all_required: false };
         let decide = v1::DecideCallsRequest { run_id, decisions };
         Ok((Some(submit).filter(|it| !it.outputs.is_empty()), Some(decide).filter(|it| !it.decisions.is_empty())))
     }
+}
+
+/// The call whose approval was requested under this id.
+fn approved<'a>(request_id: &str, run: &'a Run) -> Option<&'a run::Call> {
+    run.calls().get(request_id.rsplit('_').next()?.parse::<usize>().ok()?)
 }
 
 /// The items of a response that wait for the client.

@@ -13,6 +13,7 @@ use crate::openai::body::{Body, readable};
 use crate::openai::calls::{ITEM, OURS};
 use crate::openai::refused::check_distinct;
 use crate::openai::tools::{Hosted, Tools};
+use crate::options::Options;
 
 /// The most pairs of metadata, and the most bytes of a name and of a value, as the API defines them.
 const METADATA_MAX: usize = 16;
@@ -34,6 +35,8 @@ pub struct Opened {
     pub is_streamed: bool,
     /// Return immediately instead of when the response is complete.
     pub is_background: bool,
+    /// Cancel the calls if the client disconnects.
+    pub cancels_on_disconnect: bool,
 }
 
 impl Asked {
@@ -51,8 +54,15 @@ impl Asked {
             .ok_or_else(|| InputError::invalid("/input", "it is missing: give the calls to execute"))?;
         match body.value("previous_response_id")? {
             Value::Null => {
-                let run = v1::CreateRunRequest { store, ..opened(&body, input, hosted)? };
-                Ok(Self::Opened(Opened { run, is_streamed, is_background }))
+                let options = body.options()?;
+                let cancels_on_disconnect = options.cancels_on_disconnect;
+                let run = v1::CreateRunRequest { store, ..opened(&body, input, (hosted, &options))? };
+                let run = options.give_to(run)?;
+                Ok(Self::Opened(Opened { run, is_streamed, is_background, cancels_on_disconnect }))
+            }
+            Value::String(_) if body.options()?.run != v1::CreateRunRequest::default() => {
+                let message = "they are those of the run, which the first response began: leave them out";
+                Err(InputError::unsupported("/toolyard", message))
             }
             Value::String(previous) => {
                 let previous = previous
@@ -60,7 +70,16 @@ impl Asked {
                     .map_err(|error: InputError| InputError { pointer: "/previous_response_id".into(), ..error })?;
                 let (outputs, approvals) = answers(input)?;
                 check_distinct(&outputs)?;
-                Ok(Self::Continued(Continued { previous, is_streamed, is_background, store, outputs, approvals }))
+                let cancels_on_disconnect = body.options()?.cancels_on_disconnect;
+                Ok(Self::Continued(Continued {
+                    previous,
+                    is_streamed,
+                    is_background,
+                    cancels_on_disconnect,
+                    store,
+                    outputs,
+                    approvals,
+                }))
             }
             _ => Err(InputError::invalid("/previous_response_id", "the id of a response was expected")),
         }
@@ -82,7 +101,11 @@ fn check_honoured(body: &Body<'_>) -> Result<(), InputError> {
     Ok(())
 }
 
-fn opened(body: &Body<'_>, input: &RawValue, hosted: Hosted<'_>) -> Result<v1::CreateRunRequest, InputError> {
+fn opened(
+    body: &Body<'_>,
+    input: &RawValue,
+    (hosted, options): (Hosted<'_>, &Options),
+) -> Result<v1::CreateRunRequest, InputError> {
     let items: Vec<Value> = match readable(input, "/input")? {
         Value::Array(items) => items,
         Value::String(_) => {
@@ -100,7 +123,7 @@ fn opened(body: &Body<'_>, input: &RawValue, hosted: Hosted<'_>) -> Result<v1::C
         InputError { pointer: format!("/input{}", refused.pointer), ..refused }
     };
     let turn = Turn::parse(input.get().as_bytes(), Some(Form::Responses)).map_err(place)?;
-    let tools = Tools::read(Some(&body.value("tools")?), hosted)?;
+    let tools = Tools::read(Some(&body.value("tools")?), hosted)?.with(&options.run.request_tools);
     let metadata = metadata(&body.value("metadata")?)?;
     let is_serial = body.flag("parallel_tool_calls")? == Some(false);
     if turn.calls.is_empty() {
@@ -153,12 +176,14 @@ fn opened(body: &Body<'_>, input: &RawValue, hosted: Hosted<'_>) -> Result<v1::C
             && let Some(bash) = hosted("bash")
         {
             (new.tool, new.arguments) = (bash, script(items.get(nth).map_or(&Value::Null, |item| &item["action"])));
+            new.metadata.insert(ITEM.to_owned(), kind.to_owned());
         }
         new.approval = tools.approval(&new.tool);
         calls.push(new);
     }
     let rules = tools.rules(is_serial, most);
-    Ok(v1::CreateRunRequest { calls, rules, request_tools: tools.own, tools: tools.attached, ..Default::default() })
+    let request_tools = tools.own.into_iter().filter(|tool| !options.run.request_tools.contains(tool)).collect();
+    Ok(v1::CreateRunRequest { calls, rules, request_tools, tools: tools.attached, ..Default::default() })
 }
 
 /// The action of a vendor's shell call as a script for a worker's `bash`.

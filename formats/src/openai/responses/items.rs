@@ -177,7 +177,7 @@ pub(super) fn item(run: RunId, carrier: Carrier, call: &Call, approved: bool) ->
         Carrier::McpList => {
             let label =
                 arguments()["server_label"].as_str().map_or_else(|| server_label(call).to_owned(), str::to_owned);
-            json!({ "type": "mcp_list_tools", "id": id, "call_id": call.id, "server_label": label, "tools": [], "error": null })
+            json!({ "type": "mcp_list_tools", "id": id, "call_id": call.id, "server_label": label, "tools": [] })
         }
         Carrier::Shell | Carrier::ClientShell => json!({
             "type": "shell_call",
@@ -223,7 +223,10 @@ pub(super) fn item(run: RunId, carrier: Carrier, call: &Call, approved: bool) ->
             "status": "completed",
         }),
         Carrier::Custom => {
-            json!({ "type": "custom_tool_call", "id": id, "call_id": call.id, "name": call.tool, "input": call.arguments })
+            let (name, input) = (&call.tool, &call.arguments);
+            json!({
+                "type": "custom_tool_call", "id": id, "call_id": call.id, "name": name, "input": input, "status": "completed",
+            })
         }
         Carrier::LocalShell => {
             let mut action = arguments();

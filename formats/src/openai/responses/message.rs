@@ -1,8 +1,8 @@
 //! The result of a final tool is also meant for the user, so it is emitted as a message of the assistant besides the
 //! call's own item.
 
-use crate::turns::{Answer, Part as AnswerPart};
 use proto::v1;
+use proto::v1::content::Body;
 use run::RunId;
 use serde_json::{Value, json};
 
@@ -10,23 +10,47 @@ use super::items::{Carrier, exited};
 use super::part::Part;
 use super::results::annotations;
 use crate::openai::calls::{Call, parts};
+use crate::openai::url::Link;
+use crate::turns::Answer;
 
 fn text_part(text: &str, annotations: &[Value]) -> Value {
     json!({ "type": "output_text", "text": text, "annotations": annotations, "logprobs": [] })
 }
 
-/// The texts for the user, one per part of the result. The API only has text parts, so data becomes a note. The exit
-/// code of a shell is left out, and so is the list of what a search found if the search has a text besides.
-fn texts(carrier: Carrier, outcome: &v1::CallOutcome) -> Vec<String> {
-    let mut contents = match carrier {
-        Carrier::Shell => exited(outcome).1.parts,
-        _ => parts(&outcome.result),
-    };
-    let is_text = |part: &AnswerPart<'_>| matches!(part, AnswerPart::Text(_));
+/// A part of a result for the user.
+#[derive(Debug)]
+pub(crate) struct ForUser {
+    /// Images, files and links are Markdown.
+    pub(crate) text: String,
+    /// The URL of an image: of its bytes, or of its object.
+    pub(crate) image: Option<String>,
+}
+
+/// A result for the user. The exit code of a shell is left out, and so is the list of what a search found if the search
+/// has a text besides, or what describes an image.
+pub(crate) fn for_user(call: &Call, outcome: &v1::CallOutcome) -> Vec<ForUser> {
+    let carrier = Carrier::of(call);
+    if carrier == Carrier::Shell {
+        let shown = exited(outcome).1.parts;
+        return shown.into_iter().map(|part| ForUser { text: Answer::new(vec![part]).text(), image: None }).collect();
+    }
+    let mut contents: Vec<&v1::Content> = outcome.result.iter().collect();
+    let is_text = |content: &&v1::Content| matches!(content.body, Some(Body::Text(_)));
     if matches!(carrier, Carrier::WebSearch | Carrier::FileSearch) && contents.iter().any(is_text) {
         contents.retain(is_text);
     }
-    contents.into_iter().map(|content| Answer::new(vec![content]).text()).collect()
+    let is_shown = |content: &&v1::Content| !matches!(content.body, Some(Body::Json(_)) | None);
+    if matches!(carrier, Carrier::Image | Carrier::Code) && contents.iter().any(is_shown) {
+        contents.retain(is_shown);
+    }
+    let part = |content: &v1::Content| match (&content.body, Link::of(content)) {
+        (Some(Body::Object(object)), _) if object.media_type.starts_with("text/") => {
+            ForUser { text: object.preview.clone(), image: None }
+        }
+        (_, Some(link)) => ForUser { text: link.markdown(), image: link.is_image.then_some(link.url) },
+        (_, None) => ForUser { text: Answer::new(parts(std::slice::from_ref(content))).text(), image: None },
+    };
+    contents.into_iter().map(part).collect()
 }
 
 /// Emits the result as a message, with its citations.
@@ -35,9 +59,9 @@ pub(super) fn say(run: RunId, call: &Call, outcome: &v1::CallOutcome, part: &mut
         return;
     }
     let carrier = Carrier::of(call);
-    let contents: Vec<(String, Vec<Value>)> = texts(carrier, outcome)
+    let contents: Vec<(String, Vec<Value>)> = for_user(call, outcome)
         .into_iter()
-        .map(|text| {
+        .map(|ForUser { text, .. }| {
             let annotations = annotations(carrier, &text, outcome);
             (text, annotations)
         })

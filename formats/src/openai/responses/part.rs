@@ -51,13 +51,16 @@ pub(super) struct Part {
     store: bool,
     sequence: u64,
     output: Vec<Value>,
+    /// The positions of the items that are not done.
+    open: Vec<usize>,
     events: Vec<Event>,
 }
 
 impl Part {
     /// Begins a part and emits its first events.
     pub(super) fn begin(id: ResponseId, created_at: i64, (metadata, store): (Value, bool)) -> Self {
-        let mut part = Self { id, created_at, metadata, store, sequence: 0, output: Vec::new(), events: Vec::new() };
+        let (output, open, events) = (Vec::new(), Vec::new(), Vec::new());
+        let mut part = Self { id, created_at, metadata, store, sequence: 0, output, open, events };
         for kind in ["response.created", "response.in_progress"] {
             let response = part.response(Standing::InProgress, created_at);
             part.emit(kind, json!({ "response": response }));
@@ -82,6 +85,7 @@ impl Part {
         let place = self.output.len();
         self.emit("response.output_item.added", json!({ "output_index": place, "item": item }));
         self.output.push(item);
+        self.open.push(place);
         place
     }
 
@@ -91,6 +95,17 @@ impl Part {
         if let Some(slot) = self.output.get_mut(place) {
             *slot = item;
         }
+        self.open.retain(|open| *open != place);
+    }
+
+    /// Whether the item was begun and is not done.
+    pub(super) fn is_open(&self, place: usize) -> bool {
+        self.open.contains(&place)
+    }
+
+    /// Whether some item is open.
+    pub(super) fn has_open(&self) -> bool {
+        !self.open.is_empty()
     }
 
     /// Appends an item that is complete.
@@ -156,9 +171,12 @@ impl Part {
         })
     }
 
-    /// Emits the last event.
-    pub(super) fn end(&mut self, standing: Standing<'_>, at: i64) {
-        let response = self.response(standing, at);
+    /// Emits the last event. `ours` are further members of `toolyard`.
+    pub(super) fn end(&mut self, standing: Standing<'_>, at: i64, ours: Value) {
+        let mut response = self.response(standing, at);
+        if let (Some(members), Value::Object(ours)) = (response["toolyard"].as_object_mut(), ours) {
+            members.extend(ours);
+        }
         let kind = match standing {
             Standing::InProgress | Standing::Completed => "response.completed",
             Standing::Failed { .. } => "response.failed",

@@ -3,17 +3,25 @@
 use crate::turns::{Answer, Part};
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
+use proto::names::object_path;
 use proto::v1;
 use serde_json::{Value, json};
 
 use super::items::Carrier;
+use super::returned::attachments;
+use crate::heard::Heard;
 use crate::openai::calls::{Failure, parts};
 
 /// Annotations of one text: a search finds far fewer pages.
 const ANNOTATIONS_MAX: usize = 256;
 
 /// The item of an executed call after its end. `said` is the output that its tool streamed.
-pub(super) fn ended(mut item: Value, carrier: Carrier, said: &str, outcome: &v1::CallOutcome) -> Value {
+pub(super) fn ended(
+    mut item: Value,
+    (carrier, said): (Carrier, &str),
+    outcome: &v1::CallOutcome,
+    heard: &Heard,
+) -> Value {
     if let Some(failure) = Failure::of(outcome) {
         return failed(item, carrier, said, &failure);
     }
@@ -28,9 +36,9 @@ pub(super) fn ended(mut item: Value, carrier: Carrier, said: &str, outcome: &v1:
             item["tools"] = list(outcome, "tools").unwrap_or_else(|| json!([]));
             return item;
         }
-        Carrier::Image => image(&mut item, outcome),
+        Carrier::Image => image(&mut item, outcome, heard),
         Carrier::FileSearch => {
-            item["results"] = list(outcome, "results").unwrap_or_default();
+            item["results"] = list(outcome, "results").map_or(Value::Null, passages);
             item["toolyard"] = json!({ "output": text });
         }
         Carrier::WebSearch => {
@@ -59,11 +67,22 @@ pub(super) fn ended(mut item: Value, carrier: Carrier, said: &str, outcome: &v1:
         | Carrier::ApplyPatch => {}
     }
     item["status"] = "completed".into();
+    let attachments = attachments(outcome);
+    if !matches!(carrier, Carrier::Image | Carrier::Code) && !attachments.is_null() {
+        item["toolyard"]["attachments"] = attachments;
+    }
     item
 }
 
 fn failed(mut item: Value, carrier: Carrier, said: &str, failure: &Failure) -> Value {
-    item["toolyard"] = json!({ "state": failure.state, "error": { "kind": failure.kind, "message": failure.message } });
+    item["toolyard"] = failure.json();
+    if !said.is_empty() {
+        match carrier {
+            Carrier::Mcp => item["output"] = said.into(),
+            Carrier::Code => item["outputs"] = json!([{ "type": "logs", "logs": said }]),
+            _ => item["toolyard"]["output"] = said.into(),
+        }
+    }
     item["status"] = if failure.state == "CANCELLED" { carrier.cut_short() } else { "failed" }.into();
     match carrier {
         Carrier::Mcp if failure.is_callers() => {
@@ -73,8 +92,9 @@ fn failed(mut item: Value, carrier: Carrier, said: &str, failure: &Failure) -> V
             let content = json!([{ "type": "text", "text": failure.message }]);
             item["error"] = json!({ "type": "mcp_tool_execution_error", "content": content });
         }
-        Carrier::Code if !said.is_empty() => item["outputs"] = json!([{ "type": "logs", "logs": said }]),
-        Carrier::Code | Carrier::Image | Carrier::FileSearch | Carrier::WebSearch => {}
+        // The SDKs accept nothing but a text.
+        Carrier::Image => item["result"] = "".into(),
+        Carrier::Code | Carrier::FileSearch | Carrier::WebSearch => {}
         Carrier::Shell
         | Carrier::Function
         | Carrier::Custom
@@ -103,6 +123,25 @@ fn list(outcome: &v1::CallOutcome, name: &str) -> Option<Value> {
     Some(if result.is_array() { result } else { result[name].clone() }).filter(Value::is_array)
 }
 
+/// The passages that a search found, with all members that the SDKs require.
+fn passages(mut found: Value) -> Value {
+    let defaults = [
+        ("file_id", json!("")),
+        ("filename", json!("")),
+        ("score", json!(0)),
+        ("text", json!("")),
+        ("attributes", json!({})),
+    ];
+    for passage in found.as_array_mut().into_iter().flatten().filter(|passage| passage.is_object()) {
+        for (name, default) in &defaults {
+            if passage[*name].is_null() {
+                passage[*name] = default.clone();
+            }
+        }
+    }
+    found
+}
+
 /// What a search found.
 fn found(outcome: &v1::CallOutcome) -> Vec<Value> {
     match list(outcome, "results") {
@@ -111,8 +150,9 @@ fn found(outcome: &v1::CallOutcome) -> Vec<Value> {
     }
 }
 
-/// An image in its item: inline as base64, or the path of the object that holds it.
-fn image(item: &mut Value, outcome: &v1::CallOutcome) {
+/// An image in its item: as base64, or the URL of the object that holds it if its bytes are not kept. The SDKs accept
+/// nothing but a text.
+fn image(item: &mut Value, outcome: &v1::CallOutcome, heard: &Heard) {
     let (mut inline, mut path) = (Value::Null, None);
     for body in outcome.result.iter().filter_map(|content| content.body.as_ref()) {
         match body {
@@ -120,7 +160,10 @@ fn image(item: &mut Value, outcome: &v1::CallOutcome) {
                 inline = BASE64_STANDARD.encode(&data.data).into();
             }
             v1::content::Body::Object(object) if object.media_type.starts_with("image/") && path.is_none() => {
-                path = Some(object_path(object));
+                path = Some(object_path(&object.object_id));
+                if let Some(bytes) = heard.stored(&object.object_id).filter(|_| inline.is_null()) {
+                    inline = BASE64_STANDARD.encode(bytes).into();
+                }
             }
             v1::content::Body::Data(_)
             | v1::content::Body::Object(_)
@@ -128,20 +171,22 @@ fn image(item: &mut Value, outcome: &v1::CallOutcome) {
             | v1::content::Body::Json(_) => {}
         }
     }
-    if let Some(path) = path.filter(|_| inline.is_null()) {
-        item["toolyard"] = json!({ "url": path });
-    }
-    item["result"] = inline;
     let summary = structure(outcome).unwrap_or_default();
+    let link = || Some(summary["url"].as_str().or_else(|| summary["image_url"]["url"].as_str())?.to_owned());
+    let url = path.or_else(link);
+    item["result"] = match (inline, &url) {
+        (Value::Null, Some(url)) => url.as_str().into(),
+        (Value::Null, None) => "".into(),
+        (inline, _) => inline,
+    };
+    if let Some(url) = url {
+        item["toolyard"] = json!({ "url": url });
+    }
     for name in ["revised_prompt", "size", "quality", "background", "output_format"] {
         if summary[name].is_string() {
             item[name] = summary[name].clone();
         }
     }
-}
-
-fn object_path(object: &v1::Object) -> String {
-    format!("/v1/objects/{}", object.object_id)
 }
 
 /// The logs and images of code that was run. The logs are the streamed output; if there is none, those of the result.
@@ -156,7 +201,9 @@ fn code_outputs(said: &str, outcome: &v1::CallOutcome) -> Value {
         v1::content::Body::Data(data) if data.media_type.starts_with("image/") => {
             Some(format!("data:{};base64,{}", data.media_type, BASE64_STANDARD.encode(&data.data)))
         }
-        v1::content::Body::Object(object) if object.media_type.starts_with("image/") => Some(object_path(object)),
+        v1::content::Body::Object(object) if object.media_type.starts_with("image/") => {
+            Some(object_path(&object.object_id))
+        }
         v1::content::Body::Data(_)
         | v1::content::Body::Object(_)
         | v1::content::Body::Text(_)

@@ -1,22 +1,25 @@
 //! Folds a run's ordered output into the streams of its responses.
 
+use bytes::Bytes;
 use proto::names::PARTIAL_IMAGE;
 use proto::v1;
 use proto::v1::run_event::Event as Told;
 use run::{Run, RunId};
 use serde_json::{Value, json};
 
-use super::ResponseId;
 use super::images::PartialImages;
 use super::items::{self, Carrier};
 use super::part::{Event, Part, Standing};
-use super::{message, results};
-use crate::openai::calls::{Calls, Failure, OURS, Place, Said, Stage, text_of};
+use super::{Items, ResponseId, request};
+use super::{message, results, returned};
+use crate::heard::Heard;
+use crate::openai::calls::{Call, Calls, Failure, OURS, Place, Said, Stage, text_of};
 
 /// A run in the form of responses. Its input is the run's output under the policy `ARRIVAL`, from the beginning.
 #[derive(Debug)]
 pub struct Stream {
     run: RunId,
+    items: Items,
     calls: Calls,
     /// The positions of each call's items in the current part.
     places: Vec<Places>,
@@ -26,11 +29,18 @@ pub struct Stream {
     number: u32,
     /// Why a fail-fast run has failed.
     failure: String,
+    /// Complete items that are emitted when no other item is open.
+    pending: Vec<Value>,
+    /// The output and the results of all calls.
+    heard: Heard,
 }
 
 #[derive(Debug, Default)]
 struct Places {
-    approval: Option<usize>,
+    /// Its approval is requested in the current part.
+    approval: bool,
+    /// The request to the client in the current part.
+    request: Option<Value>,
     call: Option<usize>,
     /// The item of a shell's output.
     output: Option<usize>,
@@ -38,20 +48,33 @@ struct Places {
     outputs: u32,
     images: PartialImages,
     approved: bool,
+    /// An attempt has started.
+    started: bool,
+    /// Its result was emitted as a message.
+    is_said: bool,
 }
 
 impl Stream {
     #[must_use]
-    pub fn new(run: RunId) -> Self {
+    pub fn new(run: RunId, items: Items) -> Self {
         Self {
             run,
+            items,
             calls: Calls::default(),
             places: Vec::new(),
             metadata: json!({}),
             part: None,
             number: 0,
             failure: String::new(),
+            pending: Vec::new(),
+            heard: Heard::default(),
         }
+    }
+
+    /// Keeps the bytes of a stored object of a result, which is then shown inline. It must be called before the event
+    /// that has the result.
+    pub fn keep(&mut self, object_id: String, bytes: Bytes) {
+        self.heard.keep(object_id, bytes);
     }
 
     /// The current response in its current state; `None` between two responses and after the last.
@@ -76,24 +99,33 @@ impl Stream {
         let id = ResponseId { run: self.run, part: self.number };
         let kept = || (self.metadata.clone(), run.erasure().is_none());
         let mut part = self.part.take().unwrap_or_else(|| Part::begin(id, at, kept()));
+        self.heard.take(event);
         let ended = self.tell(told, run, &mut part);
         if let Some(standing) = ended {
             if standing == Standing::Completed {
                 self.interrupt(&mut part);
-                self.ask_again(&mut part);
+                self.ask_again();
             }
+            self.tell_pending(&mut part);
             let standing = match standing {
                 Standing::Failed { .. } => Standing::Failed { message: &self.failure },
                 other => other,
             };
-            part.end(standing, at);
+            let mut ours = json!({ "input": returned::input(run, &self.heard) });
+            if matches!(told, Told::RunEnded(ended) if ended.return_direct) {
+                self.answer_directly(run, &mut part);
+                (ours["finish_reason"], ours["returned"]) = ("returnDirect".into(), returned::directly(run));
+            }
+            part.end(standing, at, ours);
+        } else if self.items == Items::Interleaved || !part.has_open() {
+            self.tell_pending(&mut part);
         }
         let mut events = Vec::new();
         part.take_events(&mut events);
         if ended.is_some() {
             self.number += 1;
             for places in &mut self.places {
-                (places.approval, places.call, places.output) = (None, None, None);
+                (places.approval, places.request, places.call, places.output) = (false, None, None, None);
             }
         } else {
             self.part = Some(part);
@@ -111,7 +143,7 @@ impl Stream {
                 let call = self.calls.all.get_mut(index)?;
                 call.arguments.clone_from(&asked.arguments);
                 call.stage = Stage::AwaitingApproval;
-                self.ask(index, part);
+                self.ask(index);
             }
             Told::CallApproved(approved) => {
                 let index = self.calls.find(&approved.call_id)?;
@@ -121,7 +153,9 @@ impl Stream {
                 }
                 call.stage = Stage::Accepted;
                 self.places.get_mut(index)?.approved = true;
-                self.open(index, part);
+                if self.items == Items::Interleaved {
+                    self.open(index, part);
+                }
             }
             Told::CallRejected(rejected) => {
                 let index = self.calls.find(&rejected.call_id)?;
@@ -130,7 +164,7 @@ impl Stream {
             Told::CallWaiting(waiting) => {
                 let index = self.calls.find(&waiting.call_id)?;
                 self.calls.all.get_mut(index)?.stage = Stage::WaitingForClient;
-                self.ask(index, part);
+                self.ask(index);
             }
             Told::CallSpeaking(speaking) => self.speaks(self.calls.find(&speaking.call_id)?, part),
             Told::CallOutput(output) => self.says(self.calls.find(&output.call_id)?, output, part),
@@ -141,9 +175,13 @@ impl Stream {
                 self.ends(index, outcome, part);
                 if ended.r#final {
                     message::say(self.run, self.calls.all.get(index)?, outcome, part);
+                    self.places.get_mut(index)?.is_said = true;
                 }
             }
             Told::AttemptStarted(started) => {
+                if let Some(places) = self.calls.find(&started.call_id).and_then(|index| self.places.get_mut(index)) {
+                    places.started = true;
+                }
                 let data = json!({ "attempt": started.attempt, "worker_id": started.worker_id, "continues": started.continues });
                 self.aside("toolyard:attempt.started", &started.call_id, data, part);
             }
@@ -177,12 +215,24 @@ impl Stream {
         None
     }
 
+    /// The results of a run that answers with them, as messages.
+    fn answer_directly(&self, run: &Run, part: &mut Part) {
+        for call in run.requested_calls() {
+            let Some(index) = self.calls.find(call.spec().id.as_str()) else { continue };
+            let (Some(call), Some(places)) = (self.calls.all.get(index), self.places.get(index)) else { continue };
+            if let Some((_, outcome)) = self.heard.contents(&call.id).filter(|_| !places.is_said) {
+                message::say(self.run, call, outcome, part);
+            }
+        }
+    }
+
     fn accept(&mut self, opened: &[v1::OpenedCall], run: &Run, part: &mut Part) {
         let added = self.calls.accept(opened, run);
         self.places.resize_with(self.calls.all.len(), Places::default);
         for (index, call) in added {
-            // A call that waits for the client or for approval is emitted with the event that reports the wait.
-            if !call.waits_for_client && !call.awaits_approval {
+            // A call that waits for the client or for approval is emitted with the event that reports the wait, and any
+            // other one when it gets the floor.
+            if self.items == Items::Interleaved && !call.waits_for_client && !call.awaits_approval {
                 self.open(index, part);
             }
         }
@@ -215,7 +265,7 @@ impl Stream {
                 part.of_item("response.code_interpreter_call_code.done", place, json!({ "code": code }));
                 part.fill(place, "code", code.into());
             }
-            Carrier::Shell => say_commands(part, place),
+            Carrier::Shell => request::say_commands(part, place),
             Carrier::McpList
             | Carrier::Image
             | Carrier::FileSearch
@@ -236,66 +286,36 @@ impl Stream {
         }
     }
 
-    /// Emits a request to the client: for an answer, or for approval.
-    fn ask(&mut self, index: usize, part: &mut Part) {
+    /// Adds a request to the client: for an answer, or for approval.
+    fn ask(&mut self, index: usize) {
         let (Some(call), Some(places)) = (self.calls.all.get(index), self.places.get_mut(index)) else { return };
-        if call.stage == Stage::AwaitingApproval {
-            places.approval = Some(part.add_done(items::approval_request(self.run, call)));
-            return;
-        }
-        let carrier = Carrier::of(call);
-        let item = items::item(self.run, carrier, call, false);
-        let mut begun = item.clone();
-        let text = match carrier {
-            Carrier::Function => Some("arguments"),
-            Carrier::Custom => Some("input"),
-            _ => None,
+        let item = if call.stage == Stage::AwaitingApproval {
+            places.approval = true;
+            items::approval_request(self.run, call)
+        } else {
+            let item = items::item(self.run, Carrier::of(call), call, false);
+            places.request = Some(item.clone());
+            item
         };
-        if !begun["status"].is_null() {
-            begun["status"] = "in_progress".into();
-        }
-        if let Some(text) = text {
-            begun[text] = "".into();
-        }
-        let place = part.add(begun);
-        places.call = Some(place);
-        let (name, text) = (&call.tool, &call.arguments);
-        match carrier {
-            Carrier::Function => {
-                part.of_item("response.function_call_arguments.delta", place, json!({ "delta": text }));
-                let data = json!({ "arguments": text, "name": name });
-                part.of_item("response.function_call_arguments.done", place, data);
-            }
-            Carrier::Custom => {
-                part.of_item("response.custom_tool_call_input.delta", place, json!({ "delta": text }));
-                part.of_item("response.custom_tool_call_input.done", place, json!({ "input": text }));
-            }
-            // `say_commands` completes the item.
-            Carrier::ClientShell => return say_commands(part, place),
-            Carrier::LocalShell
-            | Carrier::ApplyPatch
-            | Carrier::Mcp
-            | Carrier::McpList
-            | Carrier::Shell
-            | Carrier::Image
-            | Carrier::FileSearch
-            | Carrier::WebSearch
-            | Carrier::Code => {}
-        }
-        part.done(place, item);
+        self.pending.push(item);
+    }
+
+    /// Emits the complete items that had to wait.
+    fn tell_pending(&mut self, part: &mut Part) {
+        std::mem::take(&mut self.pending).into_iter().for_each(|item| request::tell(part, item));
     }
 
     /// A response that ends because the client must act lists every open request.
-    fn ask_again(&mut self, part: &mut Part) {
+    fn ask_again(&mut self) {
         for index in 0..self.calls.all.len() {
             let (Some(call), Some(places)) = (self.calls.all.get(index), self.places.get(index)) else { continue };
             let is_open = match call.stage {
-                Stage::WaitingForClient => places.call.is_none(),
-                Stage::AwaitingApproval => places.approval.is_none(),
+                Stage::WaitingForClient => places.request.is_none(),
+                Stage::AwaitingApproval => !places.approval,
                 Stage::Accepted | Stage::Ended => false,
             };
             if is_open {
-                self.ask(index, part);
+                self.ask(index);
             }
         }
     }
@@ -321,12 +341,19 @@ impl Stream {
             {
                 let mut item = part.item(place);
                 item["status"] = carrier.cut_short().into();
+                if carrier == Carrier::Image {
+                    item["result"] = "".into();
+                }
                 part.done(place, item);
             }
         }
     }
 
     fn speaks(&mut self, index: usize, part: &mut Part) {
+        // A call that ends before it began has no output: its item follows with its end.
+        if !self.places.get(index).is_some_and(|places| places.started) {
+            return;
+        }
         self.open_unless_open(index, part);
         let (Some(call), Some(places)) = (self.calls.all.get(index), self.places.get_mut(index)) else { return };
         let carrier = Carrier::of(call);
@@ -399,7 +426,10 @@ impl Stream {
         let Some(call) = self.calls.all.get_mut(index) else { return };
         call.stage = Stage::Ended;
         if call.place == Place::Client {
-            return self.answered(index, outcome, part);
+            return self.answered(index, outcome);
+        }
+        if self.ends_unbegun(index, outcome, part) {
+            return;
         }
         self.open_unless_open(index, part);
         let (Some(call), Some(places)) = (self.calls.all.get_mut(index), self.places.get_mut(index)) else { return };
@@ -412,7 +442,11 @@ impl Stream {
             for (is_stderr, text) in untold.iter().filter(|(_, text)| !text.is_empty()) {
                 say_output(part, place, *is_stderr, text);
             }
-            let is_cut_short = Failure::of(outcome).is_some_and(|failure| failure.state != "FAILED");
+            let failure = Failure::of(outcome);
+            let is_cut_short = failure.as_ref().is_some_and(|failure| failure.state != "FAILED");
+            if let Some(failure) = failure {
+                part.fill(place, "toolyard", failure.json());
+            }
             end_output(part, place, call, &how, if is_cut_short { "incomplete" } else { "completed" });
             return;
         }
@@ -420,28 +454,45 @@ impl Stream {
             part.of_item(ending, place, json!({}));
         }
         let said = format!("{}{}", call.said.stdout, call.said.stderr);
-        part.done(place, results::ended(part.item(place), carrier, &said, outcome));
+        part.done(place, results::ended(part.item(place), (carrier, &said), outcome, &self.heard));
         call.said.clear();
+    }
+
+    /// A shell that ends before it began has no output, and its call is not complete. Returns whether this was one.
+    fn ends_unbegun(&mut self, index: usize, outcome: &v1::CallOutcome, part: &mut Part) -> bool {
+        let (Some(call), Some(places)) = (self.calls.all.get(index), self.places.get_mut(index)) else { return true };
+        let Some(failure) = Failure::of(outcome).filter(|_| !places.started && places.call.is_none()) else {
+            return false;
+        };
+        if Carrier::of(call) != Carrier::Shell {
+            return false;
+        }
+        let mut item = items::item(self.run, Carrier::Shell, call, places.approved);
+        let place = part.add(item.clone());
+        (item["status"], item["toolyard"]) = ("incomplete".into(), failure.json());
+        part.done(place, item);
+        places.call = Some(place);
+        true
     }
 
     /// Emits the answer to a call that the client answered while the response was still streamed, or the end of a call
     /// that ended meanwhile without an answer. A call that is answered later is input of the next response.
-    fn answered(&mut self, index: usize, outcome: &v1::CallOutcome, part: &mut Part) {
+    fn answered(&mut self, index: usize, outcome: &v1::CallOutcome) {
         let (Some(call), Some(places)) = (self.calls.all.get(index), self.places.get(index)) else { return };
-        let Some(place) = places.call else { return };
-        let item = super::answers::answer_item(&part.item(place), outcome);
+        let Some(request) = &places.request else { return };
+        let item = super::answers::answer_item(request, outcome);
         let mut item =
             item.unwrap_or_else(|| json!({ "type": "function_call_output", "call_id": call.id, "output": "" }));
         item["id"] = format!("out_{}", call.token(self.run)).into();
         item["status"] = if Failure::of(outcome).is_some() { "incomplete" } else { "completed" }.into();
-        part.add_done(item);
+        self.pending.push(item);
     }
 
     /// Emits an event of a call that is not part of the API.
     fn aside(&mut self, kind: &'static str, call_id: &str, mut data: Value, part: &mut Part) {
         let Some(places) = self.calls.find(call_id).and_then(|index| self.places.get(index)) else { return };
         data["call_id"] = call_id.into();
-        match places.output.or(places.call) {
+        match places.output.or(places.call).filter(|place| part.is_open(*place)) {
             Some(place) => part.of_item(kind, place, data),
             None => part.emit(kind, data),
         }
@@ -460,22 +511,8 @@ fn kind(error: &v1::CallError) -> &'static str {
     error.kind().as_str_name().trim_start_matches("CALL_ERROR_KIND_")
 }
 
-/// Emits the commands of a shell call. The call is complete then; the shell's output is an item of its own.
-fn say_commands(part: &mut Part, place: usize) {
-    let mut item = part.item(place);
-    let commands = item["action"]["commands"].as_array().cloned().unwrap_or_default();
-    for (nth, command) in commands.into_iter().enumerate() {
-        let of = |name: &str, text: Value| json!({ "output_index": place, "command_index": nth, name: text });
-        part.emit("response.shell_call_command.added", of("command", "".into()));
-        part.emit("response.shell_call_command.delta", of("delta", command.clone()));
-        part.emit("response.shell_call_command.done", of("command", command));
-    }
-    item["status"] = "completed".into();
-    part.done(place, item);
-}
-
 /// Opens the item for a shell's output unless it is open.
-fn open_output(run: RunId, call: &crate::openai::calls::Call, places: &mut Places, part: &mut Part) -> usize {
+fn open_output(run: RunId, call: &Call, places: &mut Places, part: &mut Part) -> usize {
     if let Some(place) = places.output {
         return place;
     }
@@ -490,7 +527,7 @@ fn say_output(part: &mut Part, place: usize, is_stderr: bool, text: &str) {
     part.of_item("response.shell_call_output_content.delta", place, json!({ "command_index": 0, "delta": delta }));
 }
 
-fn end_output(part: &mut Part, place: usize, call: &mut crate::openai::calls::Call, how: &Value, status: &str) {
+fn end_output(part: &mut Part, place: usize, call: &mut Call, how: &Value, status: &str) {
     let output = json!([{ "stdout": call.said.stdout, "stderr": call.said.stderr, "outcome": how }]);
     let data = json!({ "command_index": 0, "output": output });
     part.of_item("response.shell_call_output_content.done", place, data);

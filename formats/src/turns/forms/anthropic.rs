@@ -46,7 +46,12 @@ fn read_blocks(blocks: &[Node<'_>], cut_off: Option<&str>, draft: &mut Draft) ->
             }
         }
         let id = block.need("id")?.string()?;
-        let mut arguments = Arguments::of_object(Some(&block.need("input")?))?;
+        let input = block.need("input")?;
+        let mut arguments = match input.is_string() {
+            // A stream whose fragments are no object.
+            true => Arguments::of_text(input.string()?, &input.pointer),
+            false => Arguments::of_object(Some(&input))?,
+        };
         if let Some(how) = cut_off.filter(|_| unread == 0) {
             arguments = arguments.unfinished(&node.pointer, how);
         }

@@ -44,6 +44,9 @@ fn read_calls(calls: &Node<'_>, draft: &mut Draft) -> Result<(), Error> {
         let kind = object.string("type")?;
         // Some servers omit the type. Then the member that is present determines it.
         let call = match (kind.as_deref(), object.get("function"), object.get("custom")) {
+            (Some("tool_call"), None, _) if object.get("name").is_some() => {
+                langchain_call(&object, node.pointer, carrier)?
+            }
             (Some("function") | None, Some(function), _) => function_call(&function, node.pointer, carrier)?,
             (Some("custom") | None, _, Some(custom)) => custom_call(&custom, node.pointer, carrier)?,
             (Some("function") | None, None, _) => return Err(Error::new(node.pointer, Problem::Missing("function"))),
@@ -69,6 +72,12 @@ fn function_call(node: &Node<'_>, pointer: String, carrier: Carrier) -> Result<C
         None => Arguments::none(),
     };
     Ok(Call { id: String::new(), name, namespace: None, arguments, pointer, carrier })
+}
+
+/// LangChain's own form of a call, the same for all vendors.
+fn langchain_call(call: &Object<'_>, pointer: String, carrier: Carrier) -> Result<Call, Error> {
+    let arguments = Arguments::of_object(call.get("args").as_ref())?;
+    Ok(Call { id: String::new(), name: call.need("name")?.string()?, namespace: None, arguments, pointer, carrier })
 }
 
 fn custom_call(node: &Node<'_>, pointer: String, carrier: Carrier) -> Result<Call, Error> {

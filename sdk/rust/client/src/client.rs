@@ -162,6 +162,25 @@ impl Client {
         present(self.repeat(ask).await?.run)
     }
 
+    /// Adds calls to a run that was left open. The request is sent once: calls without ids of their own would be added
+    /// again.
+    ///
+    /// # Errors
+    /// If the coordinator refuses the request or cannot be reached.
+    pub async fn append_calls(&self, request: v1::AppendCallsRequest) -> Result<v1::Run, Error> {
+        let appended = self.runs.clone().append_calls(request).await.map_err(|status| self.error(status))?;
+        present(appended.into_inner().run)
+    }
+
+    /// Closes a run to further calls.
+    ///
+    /// # Errors
+    /// If the coordinator refuses the request or cannot be reached.
+    pub async fn close_run(&self, run_id: &str) -> Result<v1::Run, Error> {
+        let request = v1::CloseRunRequest { run_id: run_id.to_owned() };
+        present(self.persist(async || self.runs.clone().close_run(request.clone()).await).await?.run)
+    }
+
     /// Cancels one call.
     ///
     /// # Errors

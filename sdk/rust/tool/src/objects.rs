@@ -69,7 +69,7 @@ impl Context {
             return Ok(StoredPart { output: Output::data(media_type, data), path: None });
         };
         let object = (sink.0)(media_type, data).await.map_err(ToolError::of_call)?;
-        let path = Some(format!("/v1/objects/{}", object.id));
+        let path = Some(proto::names::object_path(&object.id));
         Ok(StoredPart { output: vec![Content::Object(Box::new(object))].into(), path })
     }
 }

@@ -144,7 +144,7 @@ impl Context {
     /// that the client answers. While it waits, the attempt's own timeouts rest; the deadline of the call does not.
     ///
     /// A call asks at most 16 questions, those of its earlier attempts included, each of at most 32 KiB. If the worker
-    /// is lost while a question is open, the question ends, and the next attempt, if there is one, asks anew.
+    /// is lost while a question is open, the question ends, and the next attempt, if there is one, asks again.
     ///
     /// # Errors
     /// Nobody answered in time, the question was cancelled, the call should stop, or the question cannot be asked.

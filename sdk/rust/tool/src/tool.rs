@@ -439,6 +439,7 @@ impl About {
             context_keys: self.context_keys,
             origin: origin_out(self.origin).into(),
             title: self.title,
+            needs_approval: false,
         }
     }
 

@@ -24,7 +24,7 @@ use super::tasks;
 const ROUNDS_MAX: usize = 10;
 /// How long a call that asks for nothing and only gives its state back pauses, the more the longer it goes on.
 const STATE_PAUSE: Duration = Duration::from_millis(100);
-/// How often a call is sent anew because its connection had just ended.
+/// How often a call is sent again because its connection had just ended.
 const SENDS_MAX: usize = 3;
 /// How long a server that limits its rate has called for a pause, if it does not say.
 const RATE_PAUSE: Duration = Duration::from_secs(5);

@@ -12,7 +12,7 @@ use serde_json::json;
 use tokio::time::Instant;
 use uuid::Builder;
 
-use super::{Face, Route, Wrong, answer, hosted, list, path, streamed, watch};
+use super::{FORM, Face, Route, Wrong, abandoned, answer, body, hosted, list, path, streamed, watch};
 use crate::admission::error::RequestError;
 use crate::api::http::ask::Ask;
 use crate::api::http::sse;
@@ -40,6 +40,10 @@ pub(super) const ROUTES: &[Route] = &[
     Route { method: Method::GET, path: "/threads/{thread_id}/runs/{run_id}/steps", name: "listThreadRunSteps",
         roles: &[Role::Read], handler: || get(steps),
         description: "Lists the steps of a run: its calls that have started." },
+    Route { method: Method::GET, path: "/threads/{thread_id}/messages", name: "listThreadMessages",
+        roles: &[Role::Read], handler: || get(messages),
+        description: "Lists the messages of the run `run_id`: the results of final tools, and those that are the \
+            answer. Without `run_id`, of the run with which the thread was created." },
     Route { method: Method::POST, path: "/threads/{thread_id}/runs/{run_id}/submit_tool_outputs",
         name: "submitThreadRunOutputs", roles: &[Role::Answer], handler: || post(submit),
         description: "Answers all calls that wait for the client, together." },
@@ -64,8 +68,9 @@ async fn thread(ask: Asks) -> Answered {
 
 async fn create(api: Api, ask: Asks) -> Answered {
     let ask = ask?;
-    let Asked { mut run, is_streamed } = Asked::read(&ask.body, &hosted(&api))?;
-    run.request_id = ask.request_id(String::new())?;
+    let api = api.in_form(FORM);
+    let Asked { mut run, is_streamed, cancels_on_disconnect } = Asked::read(&body(&ask)?, &hosted(&api))?;
+    run.request_id = ask.request_id(run.request_id)?;
     let reader = api.execute_run(run.into()).await.map_err(|error| Wrong::of_run(error, &ask, "/tool_calls"))?;
     let run = reader.run().id();
     let thread = match path(&ask, "thread_id") {
@@ -73,7 +78,8 @@ async fn create(api: Api, ask: Asks) -> Answered {
         thread => thread.to_owned(),
     };
     if is_streamed {
-        return Ok(streamed(reader, &api, Telling { stream: Stream::new(run, &thread), from: 0 }));
+        let left = abandoned(&api, run, cancels_on_disconnect);
+        return Ok(streamed(reader, &api, Telling { stream: Stream::new(run, &thread), from: 0 }, left));
     }
     Ok(answer(&standing(&api, reader, &thread).await?.run()))
 }
@@ -100,6 +106,20 @@ async fn steps(api: Api, ask: Asks) -> Answered {
     Ok(answer(&list(find(&api, &ask).await?.steps(), &ask)?))
 }
 
+/// Nothing is stored for a thread, so its messages are those of one run.
+async fn messages(api: Api, ask: Asks) -> Answered {
+    let ask = ask?;
+    let thread = path(&ask, "thread_id");
+    let run = ask.query.iter().find(|(name, _)| name == "run_id").map(|(_, run)| run.clone());
+    let run = run.unwrap_or_else(|| thread.replacen("thread_", "run_", 1));
+    let run = run.parse::<RunId>().map_err(|_| {
+        let message = format!("thread {thread} is only a name: give the run whose messages are wanted as `run_id`");
+        Wrong::new(Reason::RunNotFound, message, Some("run_id"))
+    })?;
+    let reader = watch(&api, run).await.map_err(|wrong| wrong.if_gone("run_id"))?;
+    Ok(answer(&list(standing(&api, reader, thread).await?.messages(), &ask)?))
+}
+
 async fn submit(api: Api, ask: Asks) -> Answered {
     let ask = ask?;
     let (run, thread) = named(&ask)?;
@@ -111,7 +131,7 @@ async fn submit(api: Api, ask: Asks) -> Answered {
     api.submit_tool_outputs(outputs).await.map_err(|error| Wrong::of_answers(error, "/tool_outputs"))?;
     let reader = watch(&api, run).await?;
     if is_streamed {
-        return Ok(streamed(reader, &api, Telling { stream: Stream::new(run, thread), from }));
+        return Ok(streamed(reader, &api, Telling { stream: Stream::new(run, thread), from }, None));
     }
     Ok(answer(&standing(&api, reader, thread).await?.run()))
 }

@@ -69,6 +69,25 @@ fn shows_all() -> Value {
     query("events", "`all`: also the events that the API does not document.", one_of(&["documented", "all"]))
 }
 
+fn items_wanted() -> Value {
+    query(
+        "items",
+        "`one_by_one`, if not set: the item of an executed call begins when the call has output or ends, and is done \
+        before the next one begins. `interleaved`: it begins when the call is accepted. A stream is resumed with the \
+        same value.",
+        one_of(&["one_by_one", "interleaved"]),
+    )
+}
+
+fn foreign_tools() -> Value {
+    query(
+        "foreign_tools",
+        "What to do with `tools` that no worker and no client executes here (`web_search`, `mcp` with a server, …): \
+        `refuse`, if not set, or `ignore`.",
+        one_of(&["refuse", "ignore"]),
+    )
+}
+
 fn gives(name: &str) -> Value {
     json!({ "application/json": { "schema": named(name) } })
 }
@@ -85,8 +104,9 @@ const OF_RESPONSES: &str = "Each event is named by its `type`. The last one is `
     `response.failed` or `response.incomplete`, then `[DONE]` follows as data without a name. A comment is sent \
     after 15 seconds without events. A stream that ends otherwise was interrupted, and is resumed with \
     `starting_after`; if it cannot be continued, its last event is named `error` and holds an OpenAIError.";
-const OF_RUNS: &str = "Named `thread.run.created`, `.queued`, `.in_progress`, `.requires_action`, `.completed`, \
-    `.failed`, `.cancelled`, `.expired` (the run), `thread.run.step.created`, `.in_progress`, `.completed`, \
+const OF_RUNS: &str = "Named `thread.run.created`, `.queued`, `.in_progress`, `.requires_action`, `.cancelling`, \
+    `.completed`, `.failed`, `.cancelled`, `.expired` (the run), `thread.message.created`, `.in_progress`, `.delta`, \
+    `.completed` (the result of a final tool), `thread.run.step.created`, `.in_progress`, `.completed`, \
     `.failed`, `.cancelled`, `.expired` (a step), `thread.run.step.delta`, and `done` with the data `[DONE]`, which \
     is the last. A comment is sent after 15 seconds without events. If the stream cannot be continued, the last \
     event is named `error` and holds an OpenAIError.";
@@ -97,7 +117,7 @@ pub(super) fn described(route: &Route) -> Value {
         "createResponse" => (
             Some("OpenAIResponseRequest"),
             streams("OpenAIResponse", "OpenAIResponseEvent", OF_RESPONSES),
-            vec![key(), shows_all()],
+            vec![key(), shows_all(), items_wanted(), foreign_tools()],
         ),
         "getResponse" => {
             let number = json!({ "type": "integer", "minimum": 0 });
@@ -109,18 +129,24 @@ pub(super) fn described(route: &Route) -> Value {
                     number,
                 ),
                 shows_all(),
+                items_wanted(),
             ];
             (None, streams("OpenAIResponse", "OpenAIResponseEvent", OF_RESPONSES), more)
         }
-        "cancelResponse" => (None, gives("OpenAIResponse"), vec![]),
+        "cancelResponse" => (None, gives("OpenAIResponse"), vec![items_wanted()]),
         "deleteResponse" => (None, gives("OpenAIResponseDeleted"), vec![]),
         "listInputItems" => (None, gives("OpenAIItemList"), of_lists().to_vec()),
         "createThread" => (None, gives("OpenAIThread"), vec![]),
         "createThreadAndRun" | "createThreadRun" => {
-            (Some("OpenAIRunRequest"), streams("OpenAIRun", "OpenAIRunEvent", OF_RUNS), vec![key()])
+            (Some("OpenAIRunRequest"), streams("OpenAIRun", "OpenAIRunEvent", OF_RUNS), vec![key(), foreign_tools()])
         }
         "submitThreadRunOutputs" => {
             (Some("OpenAIToolOutputs"), streams("OpenAIRun", "OpenAIRunEvent", OF_RUNS), vec![])
+        }
+        "listThreadMessages" => {
+            let run = query("run_id", "The run whose messages are returned.", json!({ "type": "string" }));
+            let more = of_lists().into_iter().chain([run]).collect();
+            (None, gives("OpenAIMessageList"), more)
         }
         "listThreadRunSteps" => (None, gives("OpenAIStepList"), of_lists().to_vec()),
         // Routes of a run: to get it, and to cancel it.

@@ -4,18 +4,21 @@ use std::time::Duration;
 
 use axum::response::Response;
 use axum::routing::{self, get, post};
+use bytes::Bytes;
 use formats::openai::InputError;
-use formats::openai::responses::{Asked, Continued, Event, Opened, ResponseId, Stream, input_items};
+use formats::openai::responses::{Asked, Continued, Event, Items, Opened, ResponseId, Stream, input_items};
 use http::{Method, StatusCode};
 use proto::{Reason, v1};
-use run::Run;
+use run::{Run, RunStatus};
 use serde_json::{Value, json};
 use tokio::time::{Instant, timeout};
 
-use super::{Face, Route, Wrong, answer, hosted, list, malformed, path, streamed, watch};
+use super::{FORM, Face, Route, Wrong, abandoned, answer, body, hosted, list, malformed, path, streamed, watch};
 use crate::admission::error::RequestError;
+use crate::api::abandoned::Abandoned;
 use crate::api::http::ask::Ask;
 use crate::api::http::sse;
+use crate::api::http::stored::{self, Room};
 use crate::api::output::broken;
 use crate::api::problem::Problem;
 use crate::api::{Api, ApiError};
@@ -54,26 +57,31 @@ type Answered = Result<Response, Wrong>;
 
 async fn create(api: Api, ask: Asks) -> Answered {
     let ask = ask?;
-    let shows_all = shows_all(&ask)?;
-    let asked = Asked::read(&ask.body, &hosted(&api))?;
-    let (reader, id, is_streamed, is_background) = match asked {
-        Asked::Opened(Opened { mut run, is_streamed, is_background }) => {
-            run.request_id = ask.request_id(String::new())?;
+    let (shows_all, items) = (shows_all(&ask)?, items_wanted(&ask)?);
+    let api = api.in_form(FORM);
+    let asked = Asked::read(&body(&ask)?, &hosted(&api))?;
+    let (reader, id, is_streamed, is_background, cancels) = match asked {
+        Asked::Opened(Opened { mut run, is_streamed, is_background, cancels_on_disconnect }) => {
+            run.request_id = ask.request_id(run.request_id)?;
             let reader = api.execute_run(run.into()).await.map_err(|error| Wrong::of_run(error, &ask, "/input"))?;
             let id = ResponseId { run: reader.run().id(), part: 0 };
-            (reader, id, is_streamed, is_background)
+            (reader, id, is_streamed, is_background, cancels_on_disconnect)
         }
         Asked::Continued(continued) => {
-            let (is_streamed, is_background) = (continued.is_streamed, continued.is_background);
-            let (reader, id) = go_on(&api, &continued).await?;
-            (reader, id, is_streamed, is_background)
+            let (reader, id, still_waits) = go_on(&api, &continued).await?;
+            let is_background = continued.is_background || still_waits;
+            (reader, id, continued.is_streamed, is_background, continued.cancels_on_disconnect)
         }
     };
+    let abandoned = abandoned(&api, id.run, cancels && !is_background);
     if is_streamed {
-        return Ok(streamed(reader, &api, Telling { stream: Stream::new(id.run), id, after: None, shows_all }));
+        let telling = Telling { stream: Stream::new(id.run, items), id, after: None, shows_all };
+        return Ok(streamed(reader, &api, telling, abandoned));
     }
-    let mut told = Told::new(reader, id);
-    let response = if is_background { told.begun(&api).await? } else { told.ended(&api).await? };
+    let mut told = Told::new(reader, id, items);
+    let response = if is_background { told.begun(&api).await } else { told.ended(&api).await };
+    abandoned.into_iter().for_each(Abandoned::keep);
+    let response = response?;
     Ok(answer(&response))
 }
 
@@ -83,9 +91,12 @@ fn named(ask: &Ask) -> Result<ResponseId, Wrong> {
 }
 
 /// Answers the open calls of a response; the output after that belongs to the next response.
-async fn go_on(api: &Api, continued: &Continued) -> Result<(Box<Reader>, ResponseId), Wrong> {
+///
+/// Also returns whether the run still waits only for its client, so that the next response cannot end before the rest
+/// is answered.
+async fn go_on(api: &Api, continued: &Continued) -> Result<(Box<Reader>, ResponseId, bool), Wrong> {
     let previous = continued.previous;
-    let found = find(api, previous).await.map_err(|wrong| wrong.if_gone("/previous_response_id"))?;
+    let found = find(api, previous, Items::default()).await.map_err(|wrong| wrong.if_gone("/previous_response_id"))?;
     if !found.has_ended {
         let message = format!("response {previous} is still in progress: its calls can be answered when it has ended");
         return Err(Wrong::new(Reason::ResponseInProgress, message, Some("/previous_response_id")));
@@ -100,14 +111,18 @@ async fn go_on(api: &Api, continued: &Continued) -> Result<(Box<Reader>, Respons
         return Err(Wrong::new(Reason::Unsupported, message, Some("/store")));
     }
     let (submit, decide) = continued.requests(&found.run, &found.response)?;
+    // Others may have answered other calls of the response meanwhile. A repetition gets what the first request got.
+    let part = if continued.is_new(&found.run) { found.current } else { previous.part + 1 };
     if let Some(submit) = submit {
         api.submit_tool_outputs(submit).await.map_err(|error| Wrong::of_answers(error, "/input"))?;
     }
     if let Some(decide) = decide {
         api.decide_calls(decide).await.map_err(|error| Wrong::of_answers(error, "/input"))?;
     }
-    let next = ResponseId { part: previous.part + 1, ..previous };
-    Ok((watch(api, next.run).await?, next))
+    let next = ResponseId { part, ..previous };
+    let now = api.runs.known(next.run).await.map_err(|error| RequestError::of_stored(error, next.run))?;
+    let still_waits = now.run.status() == RunStatus::RequiresAction;
+    Ok((watch(api, next.run).await?, next, still_waits))
 }
 
 async fn retrieve(api: Api, ask: Asks) -> Answered {
@@ -116,20 +131,21 @@ async fn retrieve(api: Api, ask: Asks) -> Answered {
     let parameter = |name: &str| ask.query.iter().find(|(other, _)| other == name).map(|(_, value)| value.as_str());
     let after = parameter("starting_after").map(str::parse::<u64>).transpose();
     let after = after.map_err(|_| malformed("starting_after", "the sequence number of an event was expected"))?;
-    let shows_all = shows_all(&ask)?;
+    let (shows_all, items) = (shows_all(&ask)?, items_wanted(&ask)?);
     match parameter("stream") {
         None | Some("false") if after.is_some() => Err(malformed("starting_after", "needs stream=true")),
-        None | Some("false") => Ok(answer(&find(&api, id).await?.response)),
+        None | Some("false") => Ok(answer(&find(&api, id, items).await?.response)),
         Some("true") => {
             // A missing response is an error of the request, not of the stream.
-            let found = find(&api, id).await?;
+            let found = find(&api, id, items).await?;
             if let Some(after) = after.filter(|after| found.next <= *after) {
                 let message =
                     format!("starting_after: response {id} has no event {after} yet, its next event is {}", found.next);
                 return Err(Wrong::new(Reason::UnknownSequenceNumber, message, Some("starting_after")));
             }
             let reader = watch(&api, id.run).await?;
-            Ok(streamed(reader, &api, Telling { stream: Stream::new(id.run), id, after, shows_all }))
+            let telling = Telling { stream: Stream::new(id.run, items), id, after, shows_all };
+            Ok(streamed(reader, &api, telling, None))
         }
         Some(_) => Err(malformed("stream", "true or false was expected")),
     }
@@ -137,8 +153,8 @@ async fn retrieve(api: Api, ask: Asks) -> Answered {
 
 async fn cancel(api: Api, ask: Asks) -> Answered {
     let ask = ask?;
-    let id = named(&ask)?;
-    let found = find(&api, id).await?;
+    let (id, items) = (named(&ask)?, items_wanted(&ask)?);
+    let found = find(&api, id, items).await?;
     if !found.is_newest || found.run.status().is_final() {
         return Ok(answer(&found.response));
     }
@@ -148,10 +164,10 @@ async fn cancel(api: Api, ask: Asks) -> Answered {
         // Its open calls will not be answered any more; its output so far stays.
         return Ok(answer(&found.response));
     }
-    let mut told = Told::new(watch(&api, id.run).await?, id);
+    let mut told = Told::new(watch(&api, id.run).await?, id, items);
     match timeout(CANCEL_WAIT, told.ended(&api)).await {
         Ok(response) => Ok(answer(&response?)),
-        Err(_) => Ok(answer(&find(&api, id).await?.response)),
+        Err(_) => Ok(answer(&find(&api, id, items).await?.response)),
     }
 }
 
@@ -160,7 +176,7 @@ async fn delete(api: Api, ask: Asks) -> Answered {
     let ask = ask?;
     let id = named(&ask)?;
     api.runs.caller.must(Role::Submit).map_err(RequestError::from)?;
-    let found = find(&api, id).await?;
+    let found = find(&api, id, Items::default()).await?;
     if found.is_newest && !found.run.status().is_final() {
         let reason = "its response was deleted".to_owned();
         api.cancel_run(v1::CancelRunRequest { run_id: id.run.to_string(), reason }).await?;
@@ -174,7 +190,7 @@ async fn delete(api: Api, ask: Asks) -> Answered {
 async fn items(api: Api, ask: Asks) -> Answered {
     let ask = ask?;
     let id = named(&ask)?;
-    let found = find(&api, id).await?;
+    let found = find(&api, id, Items::default()).await?;
     Ok(answer(&list(input_items(&found.run, found.previous.as_ref()), &ask)?))
 }
 
@@ -187,12 +203,23 @@ fn shows_all(ask: &Ask) -> Result<bool, Wrong> {
     }
 }
 
+/// When the client wants to be told of the items of executed calls.
+fn items_wanted(ask: &Ask) -> Result<Items, Wrong> {
+    match ask.query.iter().find(|(name, _)| name == "items").map(|(_, value)| value.as_str()) {
+        None | Some("one_by_one") => Ok(Items::OneByOne),
+        Some("interleaved") => Ok(Items::Interleaved),
+        Some(_) => Err(malformed("items", "one_by_one or interleaved was expected")),
+    }
+}
+
 /// The present state of a response.
 struct Found {
     response: Value,
     has_ended: bool,
     /// The number of its next event; if it has ended, one more than its last.
     next: u64,
+    /// The response that its run is at, or begins next.
+    current: u32,
     /// Nothing of its run came after it.
     is_newest: bool,
     /// The response before it.
@@ -200,7 +227,7 @@ struct Found {
     run: Run,
 }
 
-async fn find(api: &Api, id: ResponseId) -> Result<Found, Wrong> {
+async fn find(api: &Api, id: ResponseId, items: Items) -> Result<Found, Wrong> {
     let unknown = || {
         let message = format!("there is no response {id}");
         Wrong::new(Reason::ResponseNotFound, message, Some("response_id"))
@@ -214,7 +241,7 @@ async fn find(api: &Api, id: ResponseId) -> Result<Found, Wrong> {
     let reader = reader.map_err(|wrong| {
         if wrong.status() == StatusCode::NOT_FOUND { unknown() } else { wrong.if_gone("response_id") }
     })?;
-    let mut told = Told::new(reader, id);
+    let mut told = Told::new(reader, id, items);
     let (mut ended, mut previous, mut next) = (None, None, 0);
     let give_up = Instant::now() + READ_WAIT;
     loop {
@@ -222,7 +249,7 @@ async fn find(api: &Api, id: ResponseId) -> Result<Found, Wrong> {
         let events = events
             .map_err(|_| RequestError::BrokerUnavailable("the log did not return entries that it holds".into()))?;
         let Some(events) = events.map_err(ApiError::from)? else { break };
-        for event in told.take(&events) {
+        for event in told.take(api, &events).await? {
             if event.part == id.part {
                 next = event.sequence + 1;
             }
@@ -239,7 +266,7 @@ async fn find(api: &Api, id: ResponseId) -> Result<Found, Wrong> {
     let has_ended = ended.is_some();
     let standing = || told.stream.standing().filter(|_| now == id.part);
     let response = ended.or_else(standing).ok_or_else(unknown)?;
-    Ok(Found { response, has_ended, next, is_newest, previous, run: told.reader.run().clone() })
+    Ok(Found { response, has_ended, next, current: now, is_newest, previous, run: told.reader.run().clone() })
 }
 
 /// A response that is followed only for its final object.
@@ -247,15 +274,19 @@ struct Told {
     reader: Box<Reader>,
     stream: Stream,
     id: ResponseId,
+    room: Room,
 }
 
 impl Told {
-    fn new(reader: Box<Reader>, id: ResponseId) -> Self {
-        Self { reader, stream: Stream::new(id.run), id }
+    fn new(reader: Box<Reader>, id: ResponseId, items: Items) -> Self {
+        Self { reader, stream: Stream::new(id.run, items), id, room: Room::default() }
     }
 
-    fn take(&mut self, events: &[v1::RunEvent]) -> Vec<Event> {
-        events.iter().flat_map(|event| self.stream.take(event, self.reader.run())).collect()
+    async fn take(&mut self, api: &Api, events: &[v1::RunEvent]) -> Result<Vec<Event>, Wrong> {
+        for (object_id, bytes) in stored::read(api, events, &mut self.room).await? {
+            self.stream.keep(object_id, bytes);
+        }
+        Ok(events.iter().flat_map(|event| self.stream.take(event, self.reader.run())).collect())
     }
 
     /// The response when it has ended.
@@ -288,7 +319,7 @@ impl Told {
             events = self.reader.next() => events,
         };
         match events {
-            Ok(Some(events)) => Ok(self.take(&events)),
+            Ok(Some(events)) => self.take(api, &events).await,
             Ok(None) => {
                 let ended = ReadError::new(&"the run ended without events");
                 Err(broken(&self.reader, ended.into()).into())
@@ -307,6 +338,12 @@ struct Telling {
 }
 
 impl Face for Telling {
+    const IS_INLINE: bool = true;
+
+    fn keep(&mut self, object_id: String, bytes: Bytes) {
+        self.stream.keep(object_id, bytes);
+    }
+
     fn take(&mut self, events: &[v1::RunEvent], run: &Run, text: &mut Vec<u8>) -> bool {
         let told = events.iter().flat_map(|event| self.stream.take(event, run));
         for event in told.filter(|event| event.part == self.id.part).collect::<Vec<_>>() {

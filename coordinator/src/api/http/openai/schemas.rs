@@ -1,6 +1,10 @@
 //! The messages of OpenAI's APIs that are read and written, as the document has them. Ignored members are left out.
 
+mod assistants;
+
 use serde_json::{Value, json};
+
+use super::super::batch::options;
 
 /// The messages by their names.
 pub(crate) fn all() -> Vec<(String, Value)> {
@@ -19,17 +23,20 @@ pub(crate) fn all() -> Vec<(String, Value)> {
             ),
         ),
         ("OpenAIResponseEvent", response_event()),
-        ("OpenAIThread", thread()),
-        ("OpenAIRunRequest", run_request()),
-        ("OpenAIToolOutputs", tool_outputs()),
-        ("OpenAIRun", run()),
-        ("OpenAIStep", step()),
+        ("OpenAIThread", assistants::thread()),
+        ("OpenAIRunRequest", assistants::run_request()),
+        ("OpenAIToolOutputs", assistants::tool_outputs()),
+        ("OpenAIRun", assistants::run()),
+        ("OpenAIStep", assistants::step()),
         ("OpenAIStepList", page("OpenAIStep")),
-        ("OpenAIStepDelta", step_delta()),
+        ("OpenAIStepDelta", assistants::step_delta()),
+        ("OpenAIMessage", assistants::message()),
+        ("OpenAIMessageList", page("OpenAIMessage")),
+        ("OpenAIMessageDelta", assistants::message_delta()),
         (
             "OpenAIRunEvent",
             json!({ "anyOf": [named("OpenAIRun"), named("OpenAIStep"), named("OpenAIStepDelta"),
-                named("OpenAIError")] }),
+                named("OpenAIMessage"), named("OpenAIMessageDelta"), named("OpenAIError")] }),
         ),
     ];
     schemas.map(|(name, schema)| (name.to_owned(), schema)).to_vec()
@@ -104,7 +111,7 @@ fn response_request() -> Value {
             "input": json!({ "type": "array", "items": { "type": "object", "required": ["type"] }, "description": "\
                 The calls to execute, as a model requested them; or, with `previous_response_id`, the outputs and \
                 the approvals that answer open calls. Calls that are answered within the list are ignored." }),
-            "previous_response_id": may_be_null(text("The response whose open calls are answered, all together.")),
+            "previous_response_id": may_be_null(text("The response whose open calls are answered, all or some of them.")),
             "stream": may_be_null(flag("Whether the answer is a stream of events.")),
             "background": may_be_null(flag("Whether to answer immediately, and not when the response has ended.")),
             "store": may_be_null(flag("false: the response is deleted some time after its run's end. A response \
@@ -114,6 +121,7 @@ fn response_request() -> Value {
             "max_tool_calls": json!({ "type": ["integer", "null"], "minimum": 1, "description": "Calls beyond this \
                 limit fail." }),
             "metadata": metadata(),
+            "toolyard": options(),
         }),
     );
     request["description"] =
@@ -127,8 +135,8 @@ fn item_of(kind: &str, required: &[&str], mut properties: Value) -> Value {
     properties["type"] = json!({ "const": kind });
     properties["id"] = text("");
     properties["toolyard"] = json!({ "type": "object", "description": "For a failed call its `state` and the kind \
-        of its `error`; if the item has no member for the result, `output`; for a message the `call_id` whose \
-        result it is." });
+        of its `error`; if the item has no member for the result, `output`; for parts that it cannot carry \
+        `attachments`, each with its `media_type` and `url`; for a message the `call_id` whose result it is." });
     object(&[&["type", "id"], required].concat(), properties)
 }
 
@@ -186,7 +194,7 @@ fn items_of_the_server() -> Vec<Value> {
         ),
         item_of(
             "mcp_list_tools",
-            &["call_id", "server_label", "tools", "error"],
+            &["call_id", "server_label", "tools"],
             json!({ "call_id": call_id(), "server_label": label(), "tools": list(json!({})), "error": error() }),
         ),
         item_of(
@@ -221,7 +229,7 @@ fn items_of_hosted_tools() -> Vec<Value> {
             "image_generation_call",
             &["call_id", "result", "status"],
             json!({ "call_id": call_id(), "result": { "type": ["string", "null"], "description":
-                "Base64; null if the image is stored as an object, whose path is `toolyard.url`." },
+                "Base64; the URL of an image that is larger than 8 MiB; null until the call ends, and empty if it failed." },
                 "status": status() }),
         ),
         item_of(
@@ -260,7 +268,7 @@ fn items_of_the_client() -> Vec<Value> {
         item_of(
             "custom_tool_call",
             &["call_id", "name", "input"],
-            json!({ "call_id": call_id(), "name": text("Name of the tool."), "input": text("") }),
+            json!({ "call_id": call_id(), "name": text("Name of the tool."), "input": text(""), "status": status() }),
         ),
         item_of(
             "local_shell_call",
@@ -326,6 +334,11 @@ fn response() -> Value {
                 "run_id": text("The id of the run in the native API."),
                 "part": { "type": "integer", "description": "Number of the response in the run, from 0." },
                 "incomplete": may_be_null(text("Why it is incomplete: `cancelled` or `expired`.")),
+                "input": json!({ "type": "array", "items": { "type": "object" }, "description": "When it has ended: \
+                    for each call of the run that has ended, the item that answers it, for a model." }),
+                "finish_reason": text("`returnDirect` if the results are the answer, so that no model need be called."),
+                "returned": list(object(&["toolId", "toolName"], json!({ "toolId": text("The id of the call."),
+                    "toolName": text("Name of the tool.") }))),
             })),
         }),
     )
@@ -414,140 +427,6 @@ fn response_event() -> Value {
             "annotation_index": { "type": "integer" },
             "call_id": text("Only in events that the API does not document."),
         }),
-    )
-}
-
-fn thread() -> Value {
-    object(
-        &["id", "object", "created_at", "metadata"],
-        json!({ "id": text("`thread_…`: only an id; threads are not stored."), "object": { "const": "thread" },
-            "created_at": time(""), "metadata": { "type": "object" }, "tool_resources": { "type": "null" } }),
-    )
-}
-
-fn function(required: &[&str]) -> Value {
-    object(
-        required,
-        json!({ "name": text("Name of the tool."), "arguments": text("JSON."), "output": { "type": ["string",
-            "null"], "description": "\
-            Its output, and its result or error." } }),
-    )
-}
-
-fn tool_call(required: &[&str]) -> Value {
-    object(
-        &["id", "type", "function"],
-        json!({ "id": text("The id of the call, as the client gave it."), "type": { "const": "function" },
-            "function": function(required) }),
-    )
-}
-
-fn run_request() -> Value {
-    let mut request = object(
-        &["tool_calls"],
-        json!({
-            "tool_calls": json!({ "type": "array", "items": { "type": "object" }, "minItems": 1, "description": "\
-                The calls to execute, as the `tool_calls` of a message of Chat Completions. The API has no member \
-                for them: SDKs send them in `extra_body`." }),
-            "stream": may_be_null(flag("Whether the answer is a stream of events.")),
-            "tools": json!({ "type": ["array", "null"], "items": named("OpenAITool") }),
-            "parallel_tool_calls": may_be_null(flag("false: the calls run one after another.")),
-            "metadata": metadata(),
-        }),
-    );
-    request["description"] = "Members that concern a model, an assistant or messages are ignored.".into();
-    request
-}
-
-fn tool_outputs() -> Value {
-    let output = object(
-        &["tool_call_id"],
-        json!({ "tool_call_id": text("Id of an open client call."), "output": { "type": ["string", "null"] } }),
-    );
-    object(
-        &["tool_outputs"],
-        json!({
-            "tool_outputs": json!({ "type": "array", "items": output, "description": "One for each open client \
-                call, all together." }),
-            "stream": may_be_null(flag("Whether the answer is a stream of the events that follow.")),
-        }),
-    )
-}
-
-fn run() -> Value {
-    let required = object(
-        &["type", "submit_tool_outputs"],
-        json!({ "type": { "const": "submit_tool_outputs" }, "submit_tool_outputs": object(&["tool_calls"],
-            json!({ "tool_calls": list(tool_call(&["name", "arguments"])) })) }),
-    );
-    object(
-        &["id", "object", "created_at", "thread_id", "status", "required_action", "last_error", "metadata", "toolyard"],
-        json!({
-            "id": text("`run_…`: the id of the run in the native API."),
-            "object": { "const": "thread.run" },
-            "created_at": time("By the log's clock."),
-            "thread_id": text(""),
-            "assistant_id": { "const": "toolyard" },
-            "status": one_of(&["queued", "in_progress", "requires_action", "cancelling", "cancelled", "failed",
-                "completed", "expired"]),
-            "required_action": may_be_null(required),
-            "last_error": json!({ "type": ["object", "null"], "properties": { "code": text(""),
-                "message": text("") } }),
-            "expires_at": may_be_null(time("When the run expires; null if it has ended.")),
-            "started_at": may_be_null(time("")),
-            "cancelled_at": may_be_null(time("")),
-            "failed_at": may_be_null(time("")),
-            "completed_at": may_be_null(time("")),
-            "metadata": metadata(),
-            "model": { "const": "toolyard" },
-            "usage": { "type": "null" },
-            "toolyard": object(&["awaiting_approval"], json!({ "awaiting_approval": list(text("The id of a call \
-                that awaits approval, which is given through another API.")) })),
-        }),
-    )
-}
-
-fn step() -> Value {
-    let details = object(
-        &["type", "tool_calls"],
-        json!({ "type": { "const": "tool_calls" }, "tool_calls": list(tool_call(&["name", "arguments", "output"])) }),
-    );
-    object(
-        &["id", "object", "created_at", "run_id", "thread_id", "type", "status", "last_error", "step_details"],
-        json!({
-            "id": text("`step_…`: the step of one call."),
-            "object": { "const": "thread.run.step" },
-            "created_at": time("By the log's clock."),
-            "run_id": text(""),
-            "assistant_id": { "const": "toolyard" },
-            "thread_id": text(""),
-            "type": { "const": "tool_calls" },
-            "status": one_of(&["in_progress", "cancelled", "failed", "completed", "expired"]),
-            "cancelled_at": may_be_null(time("")),
-            "completed_at": may_be_null(time("")),
-            "expired_at": may_be_null(time("")),
-            "failed_at": may_be_null(time("")),
-            "last_error": json!({ "type": ["object", "null"], "properties": { "code": one_of(&["server_error",
-                "rate_limit_exceeded"]), "message": text("") } }),
-            "step_details": details,
-            "usage": { "type": "null" },
-            "metadata": { "type": "object" },
-        }),
-    )
-}
-
-fn step_delta() -> Value {
-    let call = object(
-        &["index", "type"],
-        json!({ "index": { "type": "integer" }, "id": text(""), "type": { "const": "function" },
-            "function": function(&[]) }),
-    );
-    let details =
-        object(&["type", "tool_calls"], json!({ "type": { "const": "tool_calls" }, "tool_calls": list(call) }));
-    object(
-        &["id", "object", "delta"],
-        json!({ "id": text("Id of the step."), "object": { "const": "thread.run.step.delta" },
-            "delta": object(&["step_details"], json!({ "step_details": details })) }),
     )
 }
 

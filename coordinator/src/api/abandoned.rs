@@ -2,7 +2,7 @@
 
 use futures::StreamExt as _;
 use futures::stream::FuturesUnordered;
-use run::RunId;
+use run::{CallId, RunId};
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
@@ -14,8 +14,8 @@ const QUEUE_MAX: usize = 4096;
 const AT_ONCE_MAX: usize = 64;
 const REASON: &str = "the client disconnected";
 
-/// A run of a client that has disconnected, with its caller's rights.
-type Left = (Runs, RunId);
+/// The calls of a client that has disconnected, with its caller's rights: some of a run, or the whole run.
+type Left = (Runs, RunId, Vec<CallId>);
 
 /// The queue.
 #[derive(Debug, Clone)]
@@ -23,7 +23,7 @@ pub(crate) struct Queue(mpsc::Sender<Left>);
 
 /// A run that is cancelled when this is dropped.
 #[derive(Debug)]
-pub(super) struct Abandoned {
+pub(crate) struct Abandoned {
     queue: Queue,
     left: Option<Left>,
 }
@@ -42,24 +42,34 @@ pub(crate) async fn cancel(mut queue: mpsc::Receiver<Left>, end: CancellationTok
             () = end.cancelled() => return,
             Some(()) = under_way.next() => {}
             left = queue.recv(), if under_way.len() < AT_ONCE_MAX => {
-                let Some((runs, run)) = left else { return };
-                under_way.push(async move {
-                    if let Err(error) = runs.cancel_run(run, REASON).await {
-                        tracing::debug!(%run, %error, "cancelling the run of a disconnected client failed");
-                    }
-                });
+                let Some(left) = left else { return };
+                under_way.push(cancel_left(left));
             }
         }
     }
 }
 
+async fn cancel_left((runs, run, calls): Left) {
+    let mut failed = None;
+    if calls.is_empty() {
+        failed = runs.cancel_run(run, REASON).await.err();
+    }
+    for call in calls {
+        failed = runs.cancel_open_call(run, &call, REASON).await.err().or(failed);
+    }
+    if let Some(error) = failed {
+        tracing::debug!(%run, %error, "cancelling the calls of a disconnected client failed");
+    }
+}
+
 impl Abandoned {
-    pub(super) fn new(queue: &Queue, runs: &Runs, run: RunId) -> Self {
-        Self { queue: queue.clone(), left: Some((runs.clone(), run)) }
+    /// Without `calls`, the whole run is cancelled.
+    pub(crate) fn new(queue: &Queue, runs: &Runs, (run, calls): (RunId, Vec<CallId>)) -> Self {
+        Self { queue: queue.clone(), left: Some((runs.clone(), run, calls)) }
     }
 
     /// The run goes on.
-    pub(super) fn keep(mut self) {
+    pub(crate) fn keep(mut self) {
         self.left = None;
     }
 }

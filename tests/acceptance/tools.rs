@@ -1,17 +1,20 @@
-//! Prints the acceptance table of the tools: runs the tests of its rows, each tool through a broker, a coordinator and
-//! a worker, and shows what became of each row. `cargo run -p toolyard-tests --bin acceptance`
+//! The table of the built-in tools: each runs through a broker, a coordinator and a worker.
 
 use std::collections::HashMap;
 use std::io::Write as _;
-use std::process::{ExitCode, Stdio};
+use std::process::Stdio;
 
 use harness::acceptance::{VERDICTS, rows};
 use harness::cargo;
 
-fn main() -> anyhow::Result<ExitCode> {
+/// Runs the tests of the tools, prints what became of each row, and returns whether all hold.
+///
+/// # Errors
+/// When the tests cannot be started, or the table cannot be printed.
+pub(crate) fn run() -> anyhow::Result<bool> {
     let verdicts = tempfile::NamedTempFile::new()?;
     let mut tests = cargo();
-    tests.args(["test", "--quiet", "-p", "toolyard-tests", "--test", "scenarios", "--", "acceptance"]);
+    tests.args(["test", "--quiet", "--workspace", "--test", "scenarios", "--", "acceptance"]);
     tests.env(VERDICTS, verdicts.path()).env("RUST_BACKTRACE", "0").stdout(Stdio::null());
     let ended = tests.status()?;
     let text = std::fs::read_to_string(verdicts.path())?;
@@ -24,5 +27,5 @@ fn main() -> anyhow::Result<ExitCode> {
         table += &format!("{number:>3}  {:<24} {:<18} {verdict}\n     {}\n", row.name, row.tool, row.title);
     }
     std::io::stdout().lock().write_all(table.as_bytes())?;
-    Ok(if is_green { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    Ok(is_green)
 }

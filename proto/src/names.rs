@@ -40,8 +40,8 @@ pub const CALLED_AS: &str = "toolyard.called_as";
 /// The channel of a call's output with unfinished images: announcements as JSON, and pieces of their bytes. The result
 /// replaces them, so output that is gathered for a model leaves them out.
 pub const PARTIAL_IMAGE: &str = "partial_image";
-/// The channel of a call's output with what an agent says while it works. Its last message is the result, so output that
-/// is gathered for a model leaves it out.
+/// The channel of a call's output with what an agent says while it works. Its last message is the result, so output
+/// that is gathered for a model leaves it out.
 pub const AGENT_TEXT: &str = "agent";
 /// The path of an object at any coordinator's HTTP port.
 #[must_use]

@@ -1,5 +1,5 @@
-//! What the loop of an agent costs beside its model: turns of three parallel calls against a model that answers at once,
-//! one agent after another, and 200 at once.
+//! What the loop of an agent costs beside its model: turns of three parallel calls against a model that answers at
+//! once, one agent after another, and 200 at once.
 
 use std::time::{Duration, Instant};
 
@@ -33,7 +33,7 @@ pub(crate) async fn measure(effort: Effort, results: &mut Results) -> anyhow::Re
     let mut lines: Vec<Line> = (0..TURNS).map(|_| Line::calls(&vec![("noop", json!({})); CALLS_EACH])).collect();
     lines.push(Line::text("Done."));
     let model = Model::start(&[("go", lines)]).await;
-    let yard = Yard::start(Fleet { workers: 0, ..Fleet::default() }).await?;
+    let yard = Yard::start(Fleet::default()).await?;
     let file = model.write(AGENT).display().to_string();
     let url = format!("http://{}", yard.coordinators[0].ready);
     let environment = [("TOOLYARD_AGENTS", file), ("TOOLYARD_API_URL", url)];

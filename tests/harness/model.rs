@@ -1,6 +1,6 @@
-//! A scripted model behind the two APIs that agents use: OpenAI's Chat Completions and Anthropic's Messages, streamed and
-//! whole. What it says depends on the user's message and on how often it spoke in the conversation. It counts what it was
-//! asked, and can be held before a turn.
+//! A scripted model behind the two APIs that agents use: OpenAI's Chat Completions and Anthropic's Messages, streamed
+//! and whole. What it says depends on the user's message and on how often it spoke in the conversation. It counts what
+//! it was asked, and can be held before a turn.
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
@@ -266,7 +266,10 @@ type Calls<'a> = [(String, &'a str, &'a Value)];
 fn chat_message(text: &str, calls: &Calls<'_>) -> Value {
     let mut message = json!({ "role": "assistant", "content": text, "refusal": null });
     if !calls.is_empty() {
-        let call = |(id, name, arguments): &(String, &str, &Value)| json!({ "id": id, "type": "function", "function": { "name": name, "arguments": arguments.to_string() } });
+        let call = |(id, name, arguments): &(String, &str, &Value)| {
+            let function = json!({ "name": name, "arguments": arguments.to_string() });
+            json!({ "id": id, "type": "function", "function": function })
+        };
         message["tool_calls"] = calls.iter().map(call).collect();
     }
     let finish = if calls.is_empty() { "stop" } else { "tool_calls" };

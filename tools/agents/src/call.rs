@@ -52,9 +52,10 @@ impl AgentTool {
         match done {
             Ok(text) => {
                 agent.close().await.map_err(failed)?;
+                let output = self.output(&text)?;
                 match &self.settings.output_key {
-                    Some(key) => Output::from(text.clone()).with_state(key, &text),
-                    None => Ok(text.into()),
+                    Some(key) => output.with_state(key, &text),
+                    None => Ok(output),
                 }
             }
             Err(error) => {
@@ -116,10 +117,25 @@ impl AgentTool {
 
     /// What the user says to the model.
     fn input(&self, arguments: &Value) -> String {
-        match arguments[INPUT].as_str().filter(|_| self.takes_text) {
+        let mut input = match arguments[INPUT].as_str().filter(|_| self.takes_text) {
             Some(text) => text.to_owned(),
             None => arguments.to_string(),
+        };
+        if let Some(schema) = &self.settings.output_schema {
+            input.push_str("\n\nAnswer with JSON alone, without a fence, that fits this JSON Schema:\n");
+            input.push_str(&schema.to_string());
         }
+        input
+    }
+
+    /// The result of an answer.
+    fn output(&self, text: &str) -> Result<Output, ToolError> {
+        if self.settings.output_schema.is_none() {
+            return Ok(text.into());
+        }
+        let answer: Value = serde_json::from_str(text)
+            .map_err(|error| ToolError::new(format!("its answer is no JSON ({error}): {text}")))?;
+        Output::json(&answer)
     }
 
     /// Reports the turns so far, and the run, so that it can be watched.

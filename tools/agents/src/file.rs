@@ -29,7 +29,7 @@ const INSTRUCTION_BYTES_MAX: usize = 128 * 1024;
 const ANTHROPIC_VERSION: &str = "2023-06-01";
 
 /// The fields of an agent that are not those of its service.
-const FIELDS: [&str; 15] = [
+const FIELDS: [&str; 16] = [
     "api",
     "model",
     "stream",
@@ -43,6 +43,7 @@ const FIELDS: [&str; 15] = [
     "tokens_max",
     "timeout_s",
     "input_schema",
+    "output_schema",
     "confirmation",
     "output_key",
 ];
@@ -68,6 +69,7 @@ struct Written {
     tokens_max: Option<u64>,
     timeout_s: Option<u64>,
     input_schema: Option<Value>,
+    output_schema: Option<Value>,
     #[serde(default)]
     confirmation: Confirm,
     output_key: Option<String>,
@@ -94,6 +96,8 @@ pub(crate) struct Settings {
     pub(crate) timeout: Duration,
     /// `None`: it takes text.
     pub(crate) input_schema: Option<Value>,
+    /// The answer is JSON, as this schema describes it.
+    pub(crate) output_schema: Option<Value>,
     pub(crate) confirmation: Confirmation,
     /// The key in the state of the run under which the answer is put.
     pub(crate) output_key: Option<String>,
@@ -208,6 +212,7 @@ impl Written {
             limits: self.limits(),
             timeout: Duration::from_secs(self.timeout_s.unwrap_or(TIMEOUT_S)),
             input_schema: self.input_schema.clone(),
+            output_schema: self.output_schema.clone(),
             confirmation: match self.confirmation {
                 Confirm::Default => Confirmation::Unspecified,
                 Confirm::Ask => Confirmation::Ask,

@@ -105,7 +105,12 @@ fn schema(given: Option<&Value>) -> String {
 }
 
 fn about(settings: &Settings) -> About {
-    About::new(settings.description.clone())
+    let about = About::new(settings.description.clone());
+    let about = match &settings.output_schema {
+        Some(schema) => about.output_schema_text(schema.to_string()),
+        None => about,
+    };
+    about
         // A repeated attempt goes on with the run of the one before.
         .idempotent()
         .open_world()

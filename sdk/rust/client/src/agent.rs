@@ -1,5 +1,5 @@
-//! The loop of an agent, in the log: the model is asked, its calls are executed, their answers go to the model, until it
-//! answers without a call.
+//! The loop of an agent, in the log: the model is asked, its calls are executed, their answers go to the model, until
+//! it answers without a call.
 //!
 //! All of it is one run, which stays open while the loop goes on. Each message of the model is stored in it before its
 //! calls are executed, together with them in one entry: as a call of [`TURN_TOOL`] whose arguments are the message.

@@ -173,7 +173,7 @@ fn page(of: &str) -> PathBuf {
 fn the_tables_of_states_are_what_the_fold_does() {
     let file = page("states.md");
     let before = std::fs::read_to_string(&file).expect("the page is there");
-    let mut now = before.clone();
+    let mut now = before;
     for (name, table) in [("entries", of_entries()), ("commands", of_commands()), ("runs", of_runs())] {
         let (begin, end) = (format!("<!-- table: {name} -->\n"), "<!-- end -->");
         let (head, rest) = now.split_once(&begin).unwrap_or_else(|| panic!("the page has the mark {begin}"));

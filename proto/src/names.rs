@@ -1,5 +1,5 @@
-//! Names that every process uses: at the broker the stream, its consumers, buckets and core subjects; over HTTP the path
-//! of an object.
+//! Names that every process uses: at the broker the stream, its consumers, buckets and core subjects; over HTTP the
+//! path of an object.
 
 use std::time::Duration;
 

@@ -72,8 +72,8 @@ impl Tool for CodeInterpreter {
         let network = if is_free { "" } else { "There is no network. " };
         let text = format!(
             "Runs Python code and streams what it writes. The current folder is fresh, with the files of the call in \
-             it; files that the code leaves there are returned. Nothing else remains: each call starts with nothing, so the \
-             code must be complete. {network}The result has the exit code, the beginning of the output, and the list \
+             it; files that the code leaves there are returned. Nothing else remains, so the code of each call must be \
+             complete. {network}The result has the exit code, the beginning of the output, and the list \
              of files, whose contents follow."
         );
         let about = About::new(text).streaming().uses_machine().idle_timeout(None);

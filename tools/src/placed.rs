@@ -18,7 +18,7 @@ pub(super) enum Access {
     Write,
 }
 
-/// A tool of which one is made for each folder, as if the folder were the root.
+/// A tool that is made for each folder, as if the folder were the root.
 pub(super) struct Placed<T> {
     /// For its description.
     at_root: T,

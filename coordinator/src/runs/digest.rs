@@ -5,6 +5,7 @@ use run::{CallId, Concurrency, DefaultDecision, Rules, TenantId, ToolName, Witho
 
 use super::NewRun;
 use super::approved::Approved;
+use crate::admission::accept::RequestedCall;
 use crate::requests::{Digest, Hash};
 
 /// A hash of a request's content: equal for equal requests only.
@@ -42,30 +43,7 @@ pub(crate) fn digest(new: &NewRun) -> Digest {
         }
     }
     add_approved(&mut hash, &new.approved);
-    hash.number(new.calls.len() as u64);
-    for call in &new.calls {
-        hash.text(call.id.as_ref().map_or("", CallId::as_str));
-        hash.text(call.tool.as_str());
-        hash.bytes(&call.arguments);
-        hash.number(call.metadata.len() as u64);
-        for (key, value) in &call.metadata {
-            hash.text(key);
-            hash.text(value);
-        }
-        hash.time(call.timeout);
-        hash.time(call.queue_timeout);
-        hash.number(u64::from(call.without_worker == WithoutWorker::Fail));
-        hash.number(match call.concurrency {
-            None => 0,
-            Some(Concurrency::Parallel) => 1,
-            Some(Concurrency::Exclusive) => 2,
-        });
-        hash.number(call.approval.map_or(0, |approval| match approval.default {
-            DefaultDecision::Reject => 1,
-            DefaultDecision::Approve => 2,
-        }));
-        hash.time(call.approval.and_then(|approval| approval.timeout));
-    }
+    hash_calls(&mut hash, &new.calls);
     // Empty contexts are left out of the hash, so that requests from before contexts existed keep their digest.
     let calls = || new.calls.iter().map(|call| &call.context);
     if !new.context.is_empty() || calls().any(|context| !context.is_empty()) {
@@ -107,5 +85,32 @@ fn hash_limits(hash: &mut Hash, rules: &Rules) {
     if let Some(bytes) = rules.output_bytes_max {
         hash.text("output bytes");
         hash.number(bytes.get());
+    }
+}
+
+fn hash_calls(hash: &mut Hash, calls: &[RequestedCall]) {
+    hash.number(calls.len() as u64);
+    for call in calls {
+        hash.text(call.id.as_ref().map_or("", CallId::as_str));
+        hash.text(call.tool.as_str());
+        hash.bytes(&call.arguments);
+        hash.number(call.metadata.len() as u64);
+        for (key, value) in &call.metadata {
+            hash.text(key);
+            hash.text(value);
+        }
+        hash.time(call.timeout);
+        hash.time(call.queue_timeout);
+        hash.number(u64::from(call.without_worker == WithoutWorker::Fail));
+        hash.number(match call.concurrency {
+            None => 0,
+            Some(Concurrency::Parallel) => 1,
+            Some(Concurrency::Exclusive) => 2,
+        });
+        hash.number(call.approval.map_or(0, |approval| match approval.default {
+            DefaultDecision::Reject => 1,
+            DefaultDecision::Approve => 2,
+        }));
+        hash.time(call.approval.and_then(|approval| approval.timeout));
     }
 }

@@ -1,3 +1,5 @@
+//! The folders of calls, runs and tenants come and go as they should.
+
 use super::*;
 
 fn workspaces(root: &Path, sharing: Sharing) -> Workspaces {

@@ -26,7 +26,7 @@ use crate::fields::Fields;
 use crate::id::{AttemptNumber, CallIndex, ChunkIndex, PoolId, RunId, Timestamp, WorkerId};
 use crate::limit::{ATTEMPTS_SKIPPED_MAX, FAILURES_KEPT_MAX};
 use crate::retry::{Retry, after_failure};
-use crate::run::Fact;
+use crate::run::{ByteBudget, Fact};
 use crate::tool::{AfterPartialOutput, Policy};
 use crate::why::no_worker;
 
@@ -389,21 +389,22 @@ impl Call {
         }
     }
 
-    /// `span`: the chunks that the event holds.
-    pub(crate) fn output(&mut self, report: &Report, span: Span, heard: &mut Vec<Fact>) {
-        if let Hearing::Counted = self.hear(report, ChunkIndex(0), heard) {
-            if self.lacks_hooks(report) {
-                return;
-            }
-            let attempt = report.attempt;
-            let is_buffered =
-                self.policy().is_some_and(|(_, policy)| policy.after_partial_output == AfterPartialOutput::Buffer);
-            let Self { chunks, buffered, .. } = self;
-            chunks.insert(span, |span| match is_buffered {
-                true => buffered.push(span),
-                false => heard.push(Fact::Output { attempt, span }),
-            });
+    /// `span`: the chunks that the event holds. Returns how many of them, counted from the last, are new and are kept.
+    pub(crate) fn output(&mut self, report: &Report, span: Span, heard: &mut Vec<Fact>) -> u32 {
+        if let Hearing::Ignored = self.hear(report, ChunkIndex(0), heard) {
+            return 0;
         }
+        if self.lacks_hooks(report) {
+            return 0;
+        }
+        let attempt = report.attempt;
+        let is_buffered =
+            self.policy().is_some_and(|(_, policy)| policy.after_partial_output == AfterPartialOutput::Buffer);
+        let Self { chunks, buffered, .. } = self;
+        chunks.insert(span, |span| match is_buffered {
+            true => buffered.push(span),
+            false => heard.push(Fact::Output { attempt, span }),
+        })
     }
 
     /// A stage of stopping counts for the running attempt, once, and only if stopping was requested.
@@ -422,12 +423,13 @@ impl Call {
         }
     }
 
-    /// `chunks`: the number that the attempt's next chunk would have.
+    /// `chunks`: the number that the attempt's next chunk would have. `budget`: counts the result, if it is kept.
     pub(crate) fn attempt_ended(
         &mut self,
         report: &Report,
         chunks: u32,
         outcome: &AttemptOutcome,
+        budget: &mut ByteBudget,
         heard: &mut Vec<Fact>,
     ) {
         let &Report { attempt, pool, at, .. } = report;
@@ -451,6 +453,7 @@ impl Call {
                 self.end(Outcome::Failed(CallError::new(ErrorKind::OutputIncomplete, message)), at, heard);
             }
             AttemptOutcome::Completed(Completion { result, extra_state }) => {
+                self.count_result(result, budget);
                 self.extra_state.clone_from(extra_state);
                 self.end(Outcome::Completed(result.clone()), at, heard);
             }

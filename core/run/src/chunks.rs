@@ -50,18 +50,20 @@ impl ChunkOrder {
     }
 
     /// Inserts a span and passes on all that is now in order. Chunks that were seen before, or are beyond a limit, are
-    /// dropped.
-    pub(crate) fn insert(&mut self, span: Span, mut hand_on: impl FnMut(Span)) {
+    /// dropped. Returns how many of the span's chunks, counted from the last, were not there before.
+    pub(crate) fn insert(&mut self, span: Span, mut hand_on: impl FnMut(Span)) -> u32 {
         if span.end() <= self.next || span.end() > CHUNKS_PER_ATTEMPT_MAX {
-            return;
+            return 0;
         }
         if span.first.0 > self.next {
-            let known = self.early.get(&span.first.0);
-            if known.is_none_or(|known| known.count < span.count) && self.early.len() < CHUNKS_EARLY_MAX {
-                self.early.insert(span.first.0, span);
+            let known = self.early.get(&span.first.0).map_or(0, |known| known.count);
+            if known >= span.count || self.early.len() >= CHUNKS_EARLY_MAX {
+                return 0;
             }
-            return;
+            self.early.insert(span.first.0, span);
+            return span.count - known;
         }
+        let new = span.from(self.next).count;
         let mut ready = Some(span);
         while let Some(span) = ready {
             let fresh = span.from(self.next);
@@ -72,6 +74,7 @@ impl ChunkOrder {
             let is_due = self.early.first_key_value().is_some_and(|(first, _)| *first <= self.next);
             ready = if is_due { self.early.pop_first().map(|(_, span)| span) } else { None };
         }
+        new
     }
 }
 

@@ -3,6 +3,7 @@
 mod apply;
 mod bytes;
 
+pub(crate) use self::bytes::ByteBudget;
 use crate::admission::{check_context, check_delays, check_new_calls};
 use crate::call::{Call, CallState, Disposition, Ended};
 use crate::chunks::Span;

@@ -1,25 +1,11 @@
 //! A call whose run exceeds a limit while the call runs: it is stopped, and fails.
 
-use super::{Call, CallState, Cancelling};
-use crate::event::{AttemptId, CallError, ErrorKind, Outcome};
+use super::{Call, Cancelling};
+use crate::event::{CallError, Content, ErrorKind, Outcome};
 use crate::id::Timestamp;
-use crate::run::Fact;
+use crate::run::{ByteBudget, Fact};
 
 impl Call {
-    /// Whether this attempt runs now.
-    pub(crate) fn runs(&self, attempt: AttemptId) -> bool {
-        matches!(&self.state, CallState::Running(running) if running.attempt == attempt)
-    }
-
-    /// Whether the end of this attempt may be the end of the call.
-    pub(crate) fn may_end(&self, attempt: AttemptId) -> bool {
-        match &self.state {
-            CallState::Running(running) => running.attempt.number <= attempt.number,
-            CallState::Queued { .. } => true,
-            _ => false,
-        }
-    }
-
     /// Stops the call, because its run exceeds its limit of bytes.
     pub(crate) fn stop_beyond_limit(&mut self, max: u64, at: Timestamp, heard: &mut Vec<Fact>) {
         if self.cancel.is_some() {
@@ -31,7 +17,16 @@ impl Call {
         heard.push(Fact::CancelRequested { call: self.index });
     }
 
-    pub(crate) fn fail_beyond_limit(&mut self, max: u64) {
+    /// Counts the result with which the call is about to complete, unless the call fails because of the limit already.
+    pub(super) fn count_result(&mut self, result: &[Content], budget: &mut ByteBudget) {
+        if self.over_limit.is_none()
+            && let Err(max) = budget.take(result)
+        {
+            self.fail_beyond_limit(max);
+        }
+    }
+
+    fn fail_beyond_limit(&mut self, max: u64) {
         let message = format!(
             "the run has reached its limit of {max} bytes of output and results: finish with the results that there are"
         );

@@ -179,13 +179,16 @@ impl Run {
                 let report = report(*attempt, pool);
                 let count = u32::try_from(chunks.len()).unwrap_or(u32::MAX);
                 let span = Span { position, skip: 0, first: *first, count };
-                self.with(attempt.call, |call| call.output(&report, span, heard));
-                self.count_output(*attempt, chunks, entry.at, heard);
+                let mut new = 0;
+                self.with(attempt.call, |call| new = call.output(&report, span, heard));
+                let known = chunks.len().saturating_sub(usize::try_from(new).unwrap_or(usize::MAX));
+                self.count_output(*attempt, &chunks[known..], entry.at, heard);
             }
             Event::AttemptEnded { attempt, pool, chunks, outcome } => {
                 let report = report(*attempt, pool);
-                self.count_result(*attempt, outcome);
-                self.with(attempt.call, |call| call.attempt_ended(&report, *chunks, outcome, heard));
+                let mut budget = self.byte_budget();
+                self.with(attempt.call, |call| call.attempt_ended(&report, *chunks, outcome, &mut budget, heard));
+                self.set_used(&budget);
             }
             _ => {}
         }

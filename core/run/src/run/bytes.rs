@@ -1,35 +1,55 @@
 //! The limit on the bytes of output and results that the calls of a run store. The call that exceeds it is stopped and
-//! fails; results from before are kept.
+//! fails; results from before are kept. Only what counts for its call is counted, and once: the log may hold copies,
+//! and events of attempts that do not count.
 
 use std::num::NonZeroU64;
 
-use crate::event::{AttemptId, AttemptOutcome, Chunk, Content};
+use crate::event::{AttemptId, Chunk, Content};
 use crate::id::Timestamp;
 use crate::run::{Fact, Run};
 
-impl Run {
-    /// Counts the output of an attempt that is running.
-    pub(super) fn count_output(&mut self, attempt: AttemptId, chunks: &[Chunk], at: Timestamp, heard: &mut Vec<Fact>) {
-        let Some(max) = self.rules.output_bytes_max.map(NonZeroU64::get) else { return };
-        let Some(call) = self.calls.get_mut(attempt.call.as_usize()).filter(|call| call.runs(attempt)) else { return };
-        let size: usize = chunks.iter().map(size).sum();
-        self.output_bytes = self.output_bytes.saturating_add(size as u64);
-        if self.output_bytes > max {
-            call.stop_beyond_limit(max, at, heard);
-        }
+/// The bytes that the calls of a run have stored, and how many they may store.
+#[derive(Debug)]
+pub(crate) struct ByteBudget {
+    max: Option<NonZeroU64>,
+    used: u64,
+}
+
+impl ByteBudget {
+    /// Counts a result.
+    ///
+    /// # Errors
+    /// The limit, if the run exceeds it now.
+    pub(crate) fn take(&mut self, result: &[Content]) -> Result<(), u64> {
+        self.take_bytes(|| result.iter().map(Content::size).sum())
     }
 
-    /// Counts the result of an attempt that is about to end its call.
-    pub(super) fn count_result(&mut self, attempt: AttemptId, outcome: &AttemptOutcome) {
-        let max = self.rules.output_bytes_max.map(NonZeroU64::get);
-        let (Some(max), AttemptOutcome::Completed(completion)) = (max, outcome) else { return };
-        let Some(call) = self.calls.get_mut(attempt.call.as_usize()).filter(|call| call.may_end(attempt)) else {
+    fn take_bytes(&mut self, size: impl FnOnce() -> usize) -> Result<(), u64> {
+        let Some(max) = self.max.map(NonZeroU64::get) else { return Ok(()) };
+        self.used = self.used.saturating_add(size() as u64);
+        if self.used > max { Err(max) } else { Ok(()) }
+    }
+}
+
+impl Run {
+    pub(super) fn byte_budget(&self) -> ByteBudget {
+        ByteBudget { max: self.rules.output_bytes_max, used: self.output_bytes }
+    }
+
+    pub(super) fn set_used(&mut self, budget: &ByteBudget) {
+        self.output_bytes = budget.used;
+    }
+
+    /// Counts output that an attempt stored and that counts. The call is stopped if the run exceeds its limit.
+    pub(super) fn count_output(&mut self, attempt: AttemptId, chunks: &[Chunk], at: Timestamp, heard: &mut Vec<Fact>) {
+        if chunks.is_empty() {
             return;
-        };
-        let size: usize = completion.result.iter().map(Content::size).sum();
-        self.output_bytes = self.output_bytes.saturating_add(size as u64);
-        if self.output_bytes > max {
-            call.fail_beyond_limit(max);
+        }
+        let mut budget = self.byte_budget();
+        let taken = budget.take_bytes(|| chunks.iter().map(size).sum());
+        self.set_used(&budget);
+        if let (Err(max), Some(call)) = (taken, self.calls.get_mut(attempt.call.as_usize())) {
+            call.stop_beyond_limit(max, at, heard);
         }
     }
 }

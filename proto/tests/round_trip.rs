@@ -430,24 +430,29 @@ proptest! {
     }
 }
 
-/// A release before delays refuses version 2, and would dispatch the call at once.
+/// A release before these promises refuses version 2, and would break them.
 #[test]
-fn only_an_entry_that_opens_a_run_with_a_delayed_call_has_version_2() {
+fn only_an_entry_that_opens_a_run_of_which_older_releases_break_a_promise_has_version_2() {
     use prost::Message as _;
-    let spec = |not_before| {
+    let spec = |not_before, required_hooks: &[&str]| {
         let (id, tool) = ("a".parse().expect("a call id"), "tool".parse().expect("a tool"));
         let spec = CallSpec::new(id, tool, "{}", Route::Client, Timestamp(9));
-        vec![Arc::new(CallSpec { not_before, ..spec })]
+        let required_hooks = required_hooks.iter().map(|hook| (*hook).to_owned()).collect();
+        vec![Arc::new(CallSpec { not_before, required_hooks, ..spec })]
     };
     let version = |event| {
         let bytes = log::encode(&[event], None);
         toolyard_proto::wire::v1::Entry::decode(bytes).expect("an entry").version
     };
-    let opened = |not_before| Event::RunOpened(RunOpened { calls: spec(not_before), ..RunOpened::default() });
-    let appended = |not_before| Event::CallsAppended { calls: spec(not_before) };
-    let until = Some(Timestamp(8));
-    assert_eq!([None, until].map(|not_before| version(opened(not_before))), [1, 2]);
-    assert_eq!([None, until].map(|not_before| version(appended(not_before))), [1, 1]);
+    let opened = |calls| RunOpened { calls, ..RunOpened::default() };
+    let promises = [spec(Some(Timestamp(8)), &[]), spec(None, &["redact"])];
+    assert_eq!(version(Event::RunOpened(opened(spec(None, &[])))), 1);
+    let limited = run::Rules { output_bytes_max: std::num::NonZeroU64::new(9), ..run::Rules::default() };
+    assert_eq!(version(Event::RunOpened(RunOpened { rules: limited, ..opened(spec(None, &[])) })), 2);
+    for calls in promises {
+        assert_eq!(version(Event::RunOpened(opened(calls.clone()))), 2);
+        assert_eq!(version(Event::CallsAppended { calls }), 1);
+    }
 }
 
 #[test]

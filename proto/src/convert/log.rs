@@ -25,8 +25,8 @@ use crate::subject::{Subject, SubjectKind};
 use crate::v1;
 use crate::wire::v1::{self as wire, event::Kind};
 
-/// The version of an entry that opens a run with a delayed call.
-const WITH_DELAYS: u32 = 2;
+/// The version of an entry that opens a run of which an older release would break a promise.
+const WITH_PROMISES: u32 = 2;
 
 /// What the entry that dispatches a call holds beside the event, for the call's worker.
 #[derive(Debug, Clone, PartialEq)]
@@ -60,7 +60,7 @@ pub fn encode_attempt(events: &[Event], hooked: bool) -> Bytes {
 
 fn entry_out(events: &[Event], job: Option<&Dispatch>) -> wire::Entry {
     let attempt = events.iter().find_map(attempt_of).map(|attempt| attempt_out(*attempt));
-    let version = if events.iter().any(opens_delayed) { WITH_DELAYS } else { VERSION };
+    let version = if events.iter().any(opens_with_promises) { WITH_PROMISES } else { VERSION };
     let events = events.iter().map(|event| wire::Event { kind: Some(event_out(event, job)) }).collect();
     wire::Entry { version, attempt, events, nonce: 0, not_after_ms: 0, hooked: false }
 }
@@ -77,14 +77,17 @@ pub fn decode(subject: &Subject, payload: Bytes, sequence: u64, at: Timestamp) -
     Ok(Entry { sequence, at, not_after, hooked: entry.hooked, events: events.collect::<Result<_, _>>()? })
 }
 
-/// A release that does not know delays would dispatch the calls at once, so it must not read the opening of their run.
+/// A release that does not know delays would dispatch the calls at once. One that does not know required hooks or the
+/// limit on bytes would accept what workers store of the calls. So it must not read the opening of their run.
 /// Entries that add calls to a run keep their version: their positions in the run must be the same in all releases.
-fn opens_delayed(event: &Event) -> bool {
-    matches!(event, Event::RunOpened(opened) if opened.calls.iter().any(|call| call.not_before.is_some()))
+fn opens_with_promises(event: &Event) -> bool {
+    let Event::RunOpened(opened) = event else { return false };
+    let promises = |call: &Arc<CallSpec>| call.not_before.is_some() || !call.required_hooks.is_empty();
+    opened.rules.output_bytes_max.is_some() || opened.calls.iter().any(promises)
 }
 
 fn check_entry_version(version: u32) -> Result<(), InvalidMessage> {
-    if version == WITH_DELAYS { Ok(()) } else { check_version(version) }
+    if version == WITH_PROMISES { Ok(()) } else { check_version(version) }
 }
 
 fn not_after_in(ms: u64) -> Option<Timestamp> {

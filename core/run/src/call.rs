@@ -394,7 +394,7 @@ impl Call {
         if let Hearing::Ignored = self.hear(report, ChunkIndex(0), heard) {
             return 0;
         }
-        if self.lacks_hooks(report) {
+        if self.lacks_hooks(report.hooked) {
             return 0;
         }
         let attempt = report.attempt;
@@ -439,7 +439,7 @@ impl Call {
         if let Hearing::Ignored = self.hear(report, ChunkIndex(0), heard) {
             return;
         }
-        let withheld = self.lacks_hooks(report).then(|| self.withheld(outcome));
+        let withheld = self.lacks_hooks(report.hooked).then(|| self.withheld(outcome));
         let outcome = withheld.as_ref().unwrap_or(outcome);
         match outcome {
             AttemptOutcome::Failed(error)

@@ -1,7 +1,7 @@
 //! The API's view for clients: runs, calls, and the events of a run's ordered output.
 
 use run::{
-    AttemptOutcome, Call, CallState, Chunk, Decided, Decider, Decision, Disposition, Ended, Entry, Event,
+    AttemptOutcome, Call, CallError, CallState, Chunk, Decided, Decider, Decision, Disposition, Ended, Entry, Event,
     FailedAttempt, FloorPolicy, Outcome, OutputEvent, OutputKind, Route, Run, RunStatus, Span, StopStage, Stopped,
     Timestamp, WithoutWorker,
 };
@@ -240,6 +240,11 @@ fn id_of(run: &Run, call: run::CallIndex) -> String {
     run.call(call).map_or_else(String::new, |call| call.spec().id.to_string())
 }
 
+/// The error of an attempt whose worker does not run the hooks that its call requires: nothing that the worker says.
+fn withheld_out(error: &CallError) -> v1::CallError {
+    error_out(&CallError::new(error.kind, "withheld: the worker does not run the required hooks"))
+}
+
 fn chunks_of<'entry>(entry: &'entry Entry, span: &Span) -> &'entry [Chunk] {
     let event = usize::try_from(span.position.event).ok().and_then(|event| entry.events.get(event));
     let Some(Event::Output { chunks, .. }) = event else { return &[] };
@@ -329,7 +334,8 @@ fn single_event(run: &Run, entry: &Entry, what: &OutputKind) -> Option<v1::run_e
                 Event::AttemptEnded { attempt: ended, outcome: AttemptOutcome::Failed(error), .. }
                     if ended == attempt =>
                 {
-                    Some(error_out(error))
+                    let lacks = run.call(attempt.call).is_some_and(|call| call.lacks_hooks(entry.hooked));
+                    Some(if lacks { withheld_out(error) } else { error_out(error) })
                 }
                 _ => None,
             });

@@ -1,13 +1,14 @@
 //! Hooks that a deployment requires of the workers that execute a call. A worker that does not run them, such as one
 //! that was started without the file of hooks, is not trusted with content: its output and results are withheld.
 
-use super::{Call, Report};
+use super::Call;
 use crate::event::{AttemptOutcome, CallError, ErrorKind};
 
 impl Call {
-    /// Whether the call requires hooks that the worker of an event does not run.
-    pub(super) fn lacks_hooks(&self, report: &Report) -> bool {
-        !report.hooked && !self.spec.required_hooks.is_empty()
+    /// Whether the call requires hooks that the worker of an entry does not run. `hooked`: as the entry says.
+    #[must_use]
+    pub fn lacks_hooks(&self, hooked: bool) -> bool {
+        !hooked && !self.spec.required_hooks.is_empty()
     }
 
     /// The outcome that counts for a worker without the required hooks: without any content of its tool. An attempt

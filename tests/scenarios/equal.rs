@@ -215,6 +215,52 @@ async fn a_call_that_its_caller_approves_with_the_request_awaits_nobody() {
 }
 
 #[tokio::test]
+async fn a_repeated_request_approves_its_own_calls_and_no_others() {
+    let yard = guarded().await;
+    let approval = v1::ApprovalRequest { timeout: None, default: 0 };
+    let asked = |id: &str| v1::NewCall { approval: Some(approval), ..call(id, "echo", json!({ "text": "hi" })) };
+    let request = v1::CreateRunRequest {
+        calls: vec![asked("a")],
+        approve: vec!["_all".to_owned()],
+        keep_open: true,
+        request_id: "repeated".to_owned(),
+        ..Default::default()
+    };
+    let ops = yard.client("ops");
+    let create = || async {
+        let created = ops.runs.clone().create_run(request.clone()).await.expect("it is accepted");
+        created.into_inner().run.expect("the response has the run")
+    };
+    let run_id = create().await.run_id;
+    let append = v1::AppendCallsRequest { run_id: run_id.clone(), calls: vec![asked("b")], ..Default::default() };
+    ops.runs.clone().append_calls(append).await.expect("it is accepted");
+    let run = create().await;
+    assert_eq!(run.run_id, run_id);
+    let decided: Vec<bool> = run.calls.iter().map(|call| call.decided.is_some()).collect();
+    assert_eq!(decided, [true, false], "the added call waits");
+}
+
+#[tokio::test]
+async fn a_schedule_whose_runs_approve_needs_the_role_of_its_creator() {
+    let yard = guarded().await;
+    let shop = yard.client("shop");
+    let create = |approve: &[&str]| {
+        let run = v1::CreateRunRequest {
+            calls: vec![call("a", "echo", json!({ "text": "hi" }))],
+            approve: approve.iter().map(|&id| id.to_owned()).collect(),
+            ..Default::default()
+        };
+        let every = v1::schedule_spec::Timing::Every(prost_types::Duration { seconds: 3600, nanos: 0 });
+        let spec = v1::ScheduleSpec { timing: Some(every), run: Some(run), ..Default::default() };
+        let request = v1::CreateScheduleRequest { spec: Some(spec), ..Default::default() };
+        let mut schedules = shop.schedules.clone();
+        async move { schedules.create_schedule(request).await }
+    };
+    create(&[]).await.expect("it approves nothing");
+    assert_eq!(reason(&create(&["a"]).await.expect_err("it lacks the role")), "ROLE_MISSING");
+}
+
+#[tokio::test]
 async fn a_client_that_disconnects_cancels_its_calls_if_it_wants_that() {
     let yard = Yard::start(FIXTURE).await;
     let _worker = yard.worker().await;

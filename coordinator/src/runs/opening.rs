@@ -96,14 +96,14 @@ impl Runs {
         new: NewRun,
         mut asking: Option<&mut Asking<'_>>,
     ) -> Result<Arc<Run>, RequestError> {
-        let approved = new.approved.clone();
+        let (approved, calls) = (new.approved.clone(), new.calls.len());
         let mut new = match self.prepare(key, new).await? {
             Placed::New(new) => new,
-            Placed::Known(id) => return self.stored(id, &approved).await,
+            Placed::Known(id) => return self.stored(id, (&approved, calls)).await,
         };
         loop {
             if let Some(known) = self.take(&mut new).await? {
-                return self.stored(known, &approved).await;
+                return self.stored(known, (&approved, calls)).await;
             }
             if let Some(sequence) = self.store(&mut new, asking.as_deref_mut(), None).await? {
                 let id = new.id;
@@ -118,7 +118,7 @@ impl Runs {
         }
     }
 
-    async fn stored(&self, id: RunId, approved: &Approved) -> Result<Arc<Run>, RequestError> {
+    async fn stored(&self, id: RunId, approved: (&Approved, usize)) -> Result<Arc<Run>, RequestError> {
         self.approve_stored(id, approved).await?;
         let known = Box::pin(self.known(id)).await;
         known.map(|known| known.run).map_err(|refusal| refusal.of_stored(id))
@@ -141,18 +141,18 @@ impl Runs {
         asking: &mut Asking<'_>,
     ) -> Result<(RunId, Box<Reader>), RequestError> {
         let new = self.owned_by_caller(new)?;
-        let (key, approved) = (new.key(), new.approved.clone());
+        let (key, approved, calls) = (new.key(), new.approved.clone(), new.calls.len());
         let mut new = match self.prepare(key, new).await? {
             Placed::New(new) => new,
             Placed::Known(id) => {
-                self.approve_stored(id, &approved).await?;
+                self.approve_stored(id, (&approved, calls)).await?;
                 return self.read_stored(id, policy, self.caller.begin_reading()?).await;
             }
         };
         let place = self.caller.begin_reading()?;
         loop {
             if let Some(known) = self.take(&mut new).await? {
-                self.approve_stored(known, &approved).await?;
+                self.approve_stored(known, (&approved, calls)).await?;
                 return self.read_stored(known, policy, place).await;
             }
             let reader = Reader::of_new_run(self.journal.clone(), self.ledger.clone(), new.id, policy).await;

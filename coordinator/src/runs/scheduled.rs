@@ -20,6 +20,7 @@ impl Runs {
     /// Checks a run that will be opened later, as if it were opened now. Hooks and quotas are not asked.
     pub(crate) async fn check_new(&self, new: NewRun) -> Result<(), RequestError> {
         let new = self.owned_by_caller(new)?;
+        self.may_approve(&new.approved)?;
         self.decide_new_unhurried(new, None).await.map(drop)
     }
 

@@ -4,4 +4,4 @@
 pub(crate) mod accept;
 pub(crate) mod custom;
 pub(crate) mod error;
-mod limits;
+pub(crate) mod limits;

@@ -244,6 +244,24 @@ async fn calls_of_one_tool_beyond_its_limit_are_refused_and_other_tools_go_on() 
 }
 
 #[tokio::test]
+async fn calls_under_an_alias_count_for_its_tool_and_so_does_a_limit_of_the_alias() {
+    let yard = Yard::start(FIXTURE).await;
+    let _worker = crate::registry::worker(&yard, "main", "callable").await;
+    yard.client.wait_for_tool("described_otherwise").await;
+    for limited in ["described", "described_otherwise"] {
+        let rules = v1::RunRules { calls_max_of: [(limited.to_owned(), 1)].into(), ..v1::RunRules::default() };
+        let calls = vec![call("a", "described_otherwise", json!({})), call("b", "described", json!({}))];
+        let run = opened(&yard, rules, calls).await;
+        append(&run, vec![call("c", "described_otherwise", json!({}))]).await;
+        let outcomes = check::outcomes(&run.watch(FloorPolicy::Arrival).await.to_end().await);
+        assert_eq!(outcomes["a"].state(), CallState::Completed, "{limited}");
+        for id in ["b", "c"] {
+            assert!(limit_error(&outcomes[id]).contains("1 calls of described:"), "{limited} {id}");
+        }
+    }
+}
+
+#[tokio::test]
 async fn a_call_whose_output_exceeds_the_bytes_of_its_run_is_stopped_and_results_from_before_are_kept() {
     let yard = Yard::start(FIXTURE).await;
     let _worker = yard.worker().await;

@@ -122,6 +122,15 @@ impl<'a> Offer<'a> {
         forms.find_map(|form| tools::meant(offered(), form, name.as_str()))?.parse().ok()
     }
 
+    /// The tool of which a name is a facade or an alias, or else the tool of this name.
+    pub(crate) fn behind<'name>(&self, name: &'name ToolName) -> &'name ToolName
+    where
+        'a: 'name,
+    {
+        let entry = self.registry.catalog_of(self.tenant).find(name).filter(|_| !self.custom.contains_key(name));
+        entry.and_then(|entry| entry.alias_of.as_ref()).unwrap_or(name)
+    }
+
     /// Whether checking this call's arguments is certain to be quick.
     pub(crate) fn is_quick(&self, call: &RequestedCall) -> bool {
         match self.custom.get(&call.tool) {
@@ -194,7 +203,7 @@ pub(crate) fn accept(calls: Vec<RequestedCall>, scope: &Scope<'_>) -> Vec<Arc<Ca
         accept_one(call, index, scope, &mut steps)
     });
     let mut specs: Vec<_> = with_forms.collect();
-    limits::refuse_beyond(&mut specs, scope.earlier, scope.rules);
+    limits::refuse_beyond(&mut specs, scope);
     specs.into_iter().map(Arc::new).collect()
 }
 

@@ -1,8 +1,12 @@
 //! Limits on the calls of a run.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
 
+use formats::tools::Format;
 use run::{CallError, CallSpec, ErrorKind, Route, Rules, Run, ToolName};
+
+use crate::admission::accept::{Offer, Scope};
 
 /// Why the call at this position of its run is rejected; `None` if it is within the limit.
 pub(crate) fn beyond(index: usize, rules: &Rules) -> Option<CallError> {
@@ -11,26 +15,42 @@ pub(crate) fn beyond(index: usize, rules: &Rules) -> Option<CallError> {
     Some(CallError::new(ErrorKind::LimitExceeded, message))
 }
 
-/// Refuses the calls of tools that have reached their limit. Calls that are refused anyway do not count.
-pub(crate) fn refuse_beyond(calls: &mut [CallSpec], earlier: Option<&Run>, rules: &Rules) {
+/// Puts the limits of single tools under the tools' own names, whatever names the request has for them. Of several
+/// limits for one tool the lowest counts.
+pub(crate) fn by_own_names(rules: &mut Rules, offer: &Offer<'_>, form: Option<Format>) {
+    let Some(limits) = &rules.calls_max_of else { return };
+    let mut own: BTreeMap<ToolName, Option<u16>> = BTreeMap::new();
+    for (name, max) in limits.iter() {
+        let exported = offer.exported_as(name, form);
+        let tool = offer.behind(exported.as_ref().unwrap_or(name)).clone();
+        let known = own.get(&tool).copied().flatten();
+        let lowest = known.into_iter().chain(*max).min();
+        own.insert(tool, lowest);
+    }
+    rules.calls_max_of = Some(Arc::new(own));
+}
+
+/// Refuses the calls of tools that have reached their limit; those under an alias count for its tool. Calls that are
+/// refused anyway do not count.
+pub(crate) fn refuse_beyond<'calls>(calls: impl IntoIterator<Item = &'calls mut CallSpec>, scope: &Scope<'_>) {
+    let Scope { offer, earlier, rules, .. } = *scope;
     if rules.calls_max_of_tool.is_none() && rules.calls_max_of.is_none() {
         return;
     }
     let mut counts: HashMap<ToolName, u16> = HashMap::new();
     for call in earlier.into_iter().flat_map(Run::requested_calls).filter(|call| counts_of(call.spec())) {
-        *counts.entry(call.spec().tool.clone()).or_default() += 1;
+        *counts.entry(offer.behind(&call.spec().tool).clone()).or_default() += 1;
     }
-    for call in calls.iter_mut().filter(|call| counts_of(call)) {
-        let Some(max) = rules.calls_max_of(&call.tool) else { continue };
-        let count = counts.entry(call.tool.clone()).or_default();
+    for call in calls.into_iter().filter(|call| counts_of(call)) {
+        let tool = offer.behind(&call.tool);
+        let Some(max) = rules.calls_max_of(tool) else { continue };
+        let count = counts.entry(tool.clone()).or_default();
         if *count < max {
             *count += 1;
             continue;
         }
-        let message = format!(
-            "the run has reached its limit of {max} calls of {}: finish with the results that there are",
-            call.tool
-        );
+        let message =
+            format!("the run has reached its limit of {max} calls of {tool}: finish with the results that there are");
         call.route = Route::Refused(CallError::new(ErrorKind::LimitExceeded, message));
         (call.approval, call.required_hooks) = (None, Vec::new());
         call.context = run::Fields::default();

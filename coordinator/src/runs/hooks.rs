@@ -5,14 +5,15 @@ use std::sync::Arc;
 use ::hooks::{CallStage, HookPoint, HookRequest};
 use futures::StreamExt as _;
 use futures::stream;
-use run::{CallError, CallSpec, Decider, Decision, ErrorKind, Event, Route, Run, RunId, TenantId, limit};
-use schema::steps::Steps;
+use run::{CallError, CallSpec, Decider, Decision, ErrorKind, Event, Route, Run, RunId, TenantId, ToolName, limit};
 
 use super::{NewRun, Runs};
 use crate::admission::accept::{self, RequestedCall, Scope};
 use crate::admission::error::RequestError;
+use crate::admission::limits;
 use crate::auth::audit;
 use crate::offload;
+use owner::Known;
 
 /// The most calls of one request for which hooks run at once.
 const CALLS_ASKED_MAX: usize = 16;
@@ -35,11 +36,8 @@ impl Runs {
         if !self.hooks.has(HookPoint::PreToolUse) || calls.len() > limit::CALLS_PER_RUN_MAX {
             return;
         }
-        let placed = calls.iter().zip(scope.first..);
         let is_quick = calls.iter().all(|call| scope.offer.is_quick(call));
-        let mut steps = accept::steps_for(calls);
-        let questions = || placed.map(|(call, index)| question(call, index, &mut steps, scope, run)).collect();
-        let questions: Vec<_> = offload::run_unless(is_quick, questions).await;
+        let questions = offload::run_unless(is_quick, || questions(calls, scope, run)).await;
         let answers = stream::iter(questions).map(|question| async {
             match question {
                 Some(question) => self.hooks.before(question).await,
@@ -71,7 +69,7 @@ impl Runs {
         spec: &CallSpec,
         arguments: bytes::Bytes,
     ) -> Result<bytes::Bytes, RequestError> {
-        let alias_of = self.registry.borrow().catalog.find(&spec.tool).and_then(|entry| entry.alias_of.clone());
+        let alias_of = self.alias_of(&spec.tool, run.tenant());
         let question = HookRequest {
             run: run.id(),
             call: Some(spec.id.clone()),
@@ -87,6 +85,11 @@ impl Runs {
             Ok(changed) => Ok(changed.unwrap_or(arguments)),
             Err(error) => Err(RequestError::Denied { call: spec.id.clone(), error }),
         }
+    }
+
+    /// The tool of which a name is an alias, as the tenant of a run sees it.
+    pub(super) fn alias_of(&self, tool: &ToolName, tenant: Option<&TenantId>) -> Option<ToolName> {
+        self.registry.borrow().catalog_of(tenant).find(tool)?.alias_of.clone()
     }
 
     /// Logs the decisions once they are stored, and notifies hooks of calls that are not executed.
@@ -109,15 +112,14 @@ impl Runs {
         }
     }
 
-    /// Notifies hooks of the calls of a repeated request, which are not executed once more.
-    pub(super) fn note_repeated(&self, new: &NewRun, run: RunId) {
+    /// Notifies hooks of the calls of a repeated request, which are not executed once more: the first calls of its run.
+    pub(super) async fn note_repeated(&self, calls: usize, id: RunId) {
         if !self.hook_notices.are_for_skipped() {
             return;
         }
-        let registry = Arc::clone(&self.registry.borrow());
-        let scope = self.scope_of(new, &registry);
-        for spec in accept::accept(new.calls.clone(), &scope) {
-            self.hook_notices.repeated(run, new.tenant.as_ref(), &spec);
+        let Ok(Known { run, .. }) = self.known(id).await else { return };
+        for call in run.calls().iter().take(calls) {
+            self.hook_notices.repeated(id, run.tenant(), call.spec());
         }
     }
 
@@ -158,21 +160,24 @@ impl Runs {
     }
 }
 
-/// The input of hooks for a call; `None` for a call that is rejected anyway.
-fn question(
-    call: &RequestedCall,
-    index: usize,
-    steps: &mut Steps,
-    scope: &Scope<'_>,
-    run: RunId,
-) -> Option<HookRequest> {
-    if call.arguments.len() > limit::ARGUMENTS_BYTES_MAX {
+/// The input of hooks for each call; `None` for a call that is rejected anyway.
+fn questions(calls: &mut [RequestedCall], scope: &Scope<'_>, run: RunId) -> Vec<Option<HookRequest>> {
+    let mut steps = accept::steps_for(calls);
+    let placed = calls.iter().zip(scope.first..);
+    let specs = placed.map(|(call, index)| {
+        let fits = call.arguments.len() <= limit::ARGUMENTS_BYTES_MAX;
+        fits.then(|| accept::accept_one(call.clone(), index, scope, &mut steps))
+    });
+    let mut specs: Vec<Option<CallSpec>> = specs.collect();
+    limits::refuse_beyond(specs.iter_mut().flatten(), scope);
+    calls.iter_mut().zip(specs).map(|(call, spec)| question(call, spec?, scope, run)).collect()
+}
+
+/// A call about which no hook is asked stays rejected, whatever changes before it is stored.
+fn question(call: &mut RequestedCall, spec: CallSpec, scope: &Scope<'_>, run: RunId) -> Option<HookRequest> {
+    if let Route::Refused(error) = spec.route {
+        call.refusal = Some(error);
         return None;
-    }
-    let spec = accept::accept_one(call.clone(), index, scope, steps);
-    match spec.route {
-        Route::Pool { .. } | Route::Client => {}
-        Route::Refused(_) => return None,
     }
     let is_custom = call.unlisted.is_none() && scope.offer.custom.contains_key(&spec.tool);
     let entry = scope.offer.registry.catalog_of(scope.offer.tenant).find(&spec.tool).filter(|_| !is_custom);

@@ -19,6 +19,7 @@ use super::digest::digest;
 use super::{NewRun, Runs, fresh_id};
 use crate::admission::accept::{self, Offer, Scope};
 use crate::admission::error::RequestError;
+use crate::admission::limits;
 use crate::auth::callers::{Reading, Role};
 use crate::metrics::COUNTS;
 use crate::nats::journal::{AppendError, NOTHING, Opened};
@@ -323,7 +324,7 @@ impl Runs {
             match found {
                 Found::Opened(run) => {
                     COUNTS.repeated.add(1);
-                    self.note_repeated(&new, run);
+                    Box::pin(self.note_repeated(new.calls.len(), run)).await;
                     return Ok(Placed::Known(run));
                 }
                 Found::Pending(run, _) => id = run,
@@ -355,6 +356,7 @@ impl Runs {
                 *tool = own;
             }
         }
+        limits::by_own_names(&mut new.rules, &all, self.form);
         Offer { attached: &new.tools, ..all }.rename(&mut new.calls, self.form);
     }
 

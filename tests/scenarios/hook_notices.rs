@@ -4,7 +4,7 @@
 use std::path::Path;
 use std::time::Duration;
 
-use harness::{Admin, Run, Yard, call, client_answer};
+use harness::{Admin, Run, Yard, call, client_answer, reason};
 use proto::v1::run_event::Event;
 use proto::v1::{self, CallErrorKind, FloorPolicy};
 use serde_json::json;
@@ -73,6 +73,46 @@ async fn what_a_hook_redacts_of_a_clients_answer_is_nowhere() {
     assert_eq!(error(&outcomes["failed"]), (CallErrorKind::ClientFailed, "it failed".to_owned()));
     let log = String::from_utf8_lossy(&everything_stored(&yard).await).into_owned();
     assert!(log.contains("it is …") && !log.contains("s3cret"), "a secret was stored");
+}
+
+#[tokio::test]
+async fn hooks_are_asked_once_about_an_answer_and_only_about_one_that_can_be_stored() {
+    let file = File::new();
+    let told = file.path("told");
+    let file = file.hook("notes", "post_tool_use", "echo", &noting(&told));
+    let yard = file.yard().await;
+    let _worker = yard.worker().await;
+    let echo = |id: &str| call(id, "echo", json!({ "text": "x" }));
+    let run = left_to_client(&yard, vec![echo("a"), echo("b")]).await;
+    let huge = client_answer("a", &"x".repeat(run::limit::RESULT_BYTES_MAX + 1));
+    let refused = run.submit(vec![huge]).await.expect_err("it is too large");
+    assert_eq!(reason(&refused), "PAYLOAD_TOO_LARGE");
+    assert!(!told.exists(), "no hook was asked");
+    for _ in 0..2 {
+        run.submit(vec![client_answer("a", "it fits")]).await.expect("it waits, or has this answer");
+    }
+    let text = told_of(&told, &["it fits"]).await;
+    assert_eq!(text.matches("post_tool_use").count(), 1, "{text}");
+    let waits = yard.client.create(vec![count("c", 1, 0)]).await;
+    let refused = waits.submit(vec![client_answer("c", "unasked")]).await.expect_err("a worker executes it");
+    assert_eq!(reason(&refused), "CALL_NOT_WAITING");
+}
+
+#[tokio::test]
+async fn hooks_are_not_asked_about_calls_beyond_the_limit_of_their_tool() {
+    let file = File::new();
+    let told = file.path("told");
+    let file = file.hook("notes", "pre_tool_use", "count", &noting(&told));
+    let yard = file.yard().await;
+    let _worker = yard.worker().await;
+    let rules = Some(v1::RunRules { calls_max_of_tool: 1, ..v1::RunRules::default() });
+    let calls = vec![count("within", 1, 0), count("beyond", 1, 0)];
+    let run = Some(v1::CreateRunRequest { calls, rules, ..v1::CreateRunRequest::default() });
+    let request = v1::ExecuteRunRequest { run, ..v1::ExecuteRunRequest::default() };
+    let events = yard.client.execute_request(request).await.expect("it is accepted").to_end().await;
+    assert_eq!(error(&check::outcomes(&events)["beyond"]).0, CallErrorKind::LimitExceeded);
+    let text = told_of(&told, &["within"]).await;
+    assert!(!text.contains("beyond"), "{text}");
 }
 
 async fn cancelled(yard: &Yard) {

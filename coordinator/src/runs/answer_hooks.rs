@@ -4,10 +4,11 @@ use ::hooks::{CallStage, HookPoint, HookRequest};
 use futures::StreamExt as _;
 use futures::stream;
 use run::limit::RESULT_BYTES_MAX;
-use run::{Answer, CallError, CommandError, Content, ErrorKind, Fields, Run, RunId};
+use run::{Answer, CallError, CommandError, Content, ErrorKind, Fields, Outcome, Route, Run, RunId};
 
 use super::{Runs, questions};
 use crate::admission::error::RequestError;
+use crate::offload::{self, Permit};
 use owner::Known;
 
 /// The most answers of one request for which hooks run at once.
@@ -19,14 +20,15 @@ impl Runs {
         if !self.hooks.has(HookPoint::PostToolUse) && !self.hooks.has(HookPoint::ToolError) {
             return Ok(answers.to_vec());
         }
+        let permit = if questions::is_quick(answers) { None } else { Some(Permit::acquire().await) };
         let check = |run: &Run| {
-            let unknown = answers.iter().find(|answer| run.find(&answer.call).is_none());
-            match unknown {
-                Some(Answer { call, .. }) => Err(CommandError::UnknownCall { call: call.clone() }.into()),
-                None => questions::checked(run, answers),
-            }
+            answers.iter().try_for_each(|answer| may_be_asked_about(run, answer))?;
+            let check = || questions::checked(run, answers);
+            permit.as_ref().map_or_else(check, |permit| permit.run(check))
         };
         let (Known { run, .. }, checked) = self.found_in(self.known(id).await?, check).await?;
+        // Hooks may take long.
+        drop(permit);
         let decided = stream::iter(checked).map(|answer| self.ask_about_answer(&run, answer));
         Ok(decided.buffered(ANSWERS_ASKED_MAX).collect().await)
     }
@@ -34,9 +36,16 @@ impl Runs {
     async fn ask_about_answer(&self, run: &Run, answer: Answer) -> Answer {
         let Some(call) = run.find(&answer.call) else { return answer };
         let spec = call.spec();
-        let alias_of = self.registry.borrow().catalog.find(&spec.tool).and_then(|entry| entry.alias_of.clone());
-        if !self.hooks.watch(&spec.tool, alias_of.as_ref()) {
+        let alias_of = self.alias_of(&spec.tool, run.tenant());
+        if spec.route != Route::Client || !self.hooks.watch(&spec.tool, alias_of.as_ref()) {
             return answer;
+        }
+        // Hooks were asked about the stored answer. They may have changed it, so the given one is not compared.
+        match call.outcome() {
+            Some(Outcome::Completed(result)) => return Answer { output: Ok(result.clone()), ..answer },
+            Some(Outcome::Failed(error)) => return Answer { output: Err(error.clone()), ..answer },
+            Some(Outcome::Cancelled { .. } | Outcome::Expired(_)) => return answer,
+            None => {}
         }
         let Answer { call, output } = answer;
         let happened = match output {
@@ -56,7 +65,8 @@ impl Runs {
         };
         let decided = self.hooks.after(question).await.outcome;
         let answer = Answer { call, output: decided.map(|completion| completion.result) };
-        match misfit(run, &answer) {
+        let is_quick = questions::is_quick(std::slice::from_ref(&answer));
+        match offload::run_unless(is_quick, || misfit(run, &answer)).await {
             Some(why) => {
                 let message = format!("the client answered, and its answer was withheld: {why}");
                 Answer { call: answer.call, output: Err(CallError::new(ErrorKind::HookFailed, message)) }
@@ -64,6 +74,18 @@ impl Runs {
             None => answer,
         }
     }
+}
+
+/// Refuses an answer that cannot be stored before hooks are asked about it.
+fn may_be_asked_about(run: &Run, Answer { call, output }: &Answer) -> Result<(), RequestError> {
+    let (size, limit) = (output.iter().flatten().map(Content::size).sum(), RESULT_BYTES_MAX);
+    if size > limit {
+        return Err(CommandError::OutputTooLarge { call: call.clone(), size, limit }.into());
+    }
+    if run.find(call).is_none() {
+        return Err(CommandError::UnknownCall { call: call.clone() }.into());
+    }
+    Ok(())
 }
 
 /// Why an answer that hooks decided cannot be stored.

@@ -122,7 +122,7 @@ impl<'a> Offer<'a> {
         forms.find_map(|form| tools::meant(offered(), form, name.as_str()))?.parse().ok()
     }
 
-    /// The tool of which a name is a facade or an alias, or else the tool of this name.
+    /// The tool that executes calls under a name, which may be a facade or an alias.
     pub(crate) fn behind<'name>(&self, name: &'name ToolName) -> &'name ToolName
     where
         'a: 'name,

@@ -87,7 +87,7 @@ impl Runs {
         }
     }
 
-    /// The tool of which a name is an alias, as the tenant of a run sees it.
+    /// The tool behind an alias, for the tenant of a run; `None` if the name is no alias.
     pub(super) fn alias_of(&self, tool: &ToolName, tenant: Option<&TenantId>) -> Option<ToolName> {
         self.registry.borrow().catalog_of(tenant).find(tool)?.alias_of.clone()
     }

@@ -25,8 +25,8 @@ use crate::subject::{Subject, SubjectKind};
 use crate::v1;
 use crate::wire::v1::{self as wire, event::Kind};
 
-/// The version of an entry that opens a run of which an older release would break a promise.
-const WITH_PROMISES: u32 = 2;
+/// The version of an entry that opens a run with features that an older release would ignore.
+const WITH_NEWER: u32 = 2;
 
 /// What the entry that dispatches a call holds beside the event, for the call's worker.
 #[derive(Debug, Clone, PartialEq)]
@@ -48,8 +48,7 @@ pub fn encode(events: &[Event], job: Option<&Dispatch>) -> Bytes {
 /// Like [`encode`], with a number by which the writer recognises the entry, and the last time at which it counts.
 #[must_use]
 pub fn encode_as(nonce: u64, not_after: Option<Timestamp>, events: &[Event], job: Option<&Dispatch>) -> Bytes {
-    let not_after_ms = not_after.map_or(0, |at| at.0);
-    wire::Entry { nonce, not_after_ms, ..entry_out(events, job) }.encode_to_vec().into()
+    wire::Entry { nonce, not_after_ms: not_after.map_or(0, |at| at.0), ..entry_out(events, job) }.encode_to_vec().into()
 }
 
 /// Encodes events of an attempt. `hooked`: the worker runs the hooks that the call requires.
@@ -60,7 +59,7 @@ pub fn encode_attempt(events: &[Event], hooked: bool) -> Bytes {
 
 fn entry_out(events: &[Event], job: Option<&Dispatch>) -> wire::Entry {
     let attempt = events.iter().find_map(attempt_of).map(|attempt| attempt_out(*attempt));
-    let version = if events.iter().any(opens_with_promises) { WITH_PROMISES } else { VERSION };
+    let version = if events.iter().any(opens_with_newer) { WITH_NEWER } else { VERSION };
     let events = events.iter().map(|event| wire::Event { kind: Some(event_out(event, job)) }).collect();
     wire::Entry { version, attempt, events, nonce: 0, not_after_ms: 0, hooked: false }
 }
@@ -77,17 +76,15 @@ pub fn decode(subject: &Subject, payload: Bytes, sequence: u64, at: Timestamp) -
     Ok(Entry { sequence, at, not_after, hooked: entry.hooked, events: events.collect::<Result<_, _>>()? })
 }
 
-/// A release that does not know delays would dispatch the calls at once. One that does not know required hooks or the
-/// limit on bytes would accept what workers store of the calls. So it must not read the opening of their run.
-/// Entries that add calls to a run keep their version: their positions in the run must be the same in all releases.
-fn opens_with_promises(event: &Event) -> bool {
-    let Event::RunOpened(opened) = event else { return false };
-    let promises = |call: &Arc<CallSpec>| call.not_before.is_some() || !call.required_hooks.is_empty();
-    opened.rules.output_bytes_max.is_some() || opened.calls.iter().any(promises)
+/// An older release would ignore a delay, required hooks and the limit on bytes. Entries that add calls to a run keep
+/// their version: their positions in the run must be the same in all releases.
+fn opens_with_newer(event: &Event) -> bool {
+    let Event::RunOpened(RunOpened { rules, calls, .. }) = event else { return false };
+    rules.output_bytes_max.is_some() || calls.iter().any(|it| it.not_before.is_some() || !it.required_hooks.is_empty())
 }
 
 fn check_entry_version(version: u32) -> Result<(), InvalidMessage> {
-    if version == WITH_PROMISES { Ok(()) } else { check_version(version) }
+    if version == WITH_NEWER { Ok(()) } else { check_version(version) }
 }
 
 fn not_after_in(ms: u64) -> Option<Timestamp> {

@@ -146,7 +146,7 @@ pub(crate) async fn run(command: Command, door: &Server, terminal: &Terminal) ->
         Command::Create(args) => args.run(&client, terminal).await,
         Command::Append(args) => args.run(&client, terminal).await,
         Command::Close { run } => {
-            show(&client.close_run(&run).await?, terminal)?;
+            show(&client.close(&run).await?, terminal)?;
             Ok(Exit::Completed)
         }
         Command::Watch(args) => watch(&client, args, terminal).await,

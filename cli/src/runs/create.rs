@@ -88,9 +88,9 @@ impl Append {
     pub(super) async fn run(self, client: &Client, terminal: &Terminal) -> Result<Exit, Failure> {
         let Self { run: run_id, file, close } = self;
         let request = v1::AppendCallsRequest { run_id, ..files::calls(&file)? };
-        let mut run = client.append_calls(request).await?;
+        let mut run = client.append(request).await?;
         if close {
-            run = client.close_run(&run.run_id).await?;
+            run = client.close(&run.run_id).await?;
         }
         show(&run, terminal)?;
         Ok(Exit::Completed)

@@ -162,25 +162,6 @@ impl Client {
         present(self.repeat(ask).await?.run)
     }
 
-    /// Adds calls to a run that was left open. The request is sent once: calls without ids of their own would be added
-    /// again.
-    ///
-    /// # Errors
-    /// If the coordinator refuses the request or cannot be reached.
-    pub async fn append_calls(&self, request: v1::AppendCallsRequest) -> Result<v1::Run, Error> {
-        let appended = self.runs.clone().append_calls(request).await.map_err(|status| self.error(status))?;
-        present(appended.into_inner().run)
-    }
-
-    /// Closes a run to further calls.
-    ///
-    /// # Errors
-    /// If the coordinator refuses the request or cannot be reached.
-    pub async fn close_run(&self, run_id: &str) -> Result<v1::Run, Error> {
-        let request = v1::CloseRunRequest { run_id: run_id.to_owned() };
-        present(self.persist(async || self.runs.clone().close_run(request.clone()).await).await?.run)
-    }
-
     /// Cancels one call.
     ///
     /// # Errors
@@ -232,11 +213,16 @@ impl Client {
         present(self.repeat(ask).await?.run)
     }
 
-    /// Adds calls to a run that was left open.
+    /// Adds calls to a run that was left open. The request is sent once if a call has no id of its own, because such a
+    /// call would be added again.
     ///
     /// # Errors
     /// If the coordinator refuses the request or cannot be reached.
     pub async fn append(&self, request: v1::AppendCallsRequest) -> Result<v1::Run, Error> {
+        if request.calls.iter().any(|call| call.call_id.is_empty()) {
+            let appended = self.runs.clone().append_calls(request).await.map_err(|status| self.error(status))?;
+            return present(appended.into_inner().run);
+        }
         let ask = || {
             let (mut runs, request) = (self.runs.clone(), request.clone());
             async move { runs.append_calls(request).await }

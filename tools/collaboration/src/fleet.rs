@@ -419,6 +419,8 @@ fn is_temporary(status: &Status) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::HashMap;
+
     use tonic_types::{ErrorDetails, StatusExt as _};
 
     use super::*;
@@ -426,7 +428,7 @@ mod tests {
     #[test]
     fn what_is_refused_for_a_while_may_be_tried_again() {
         let refused = |code: Code, reason: &str, wait: Option<Duration>| {
-            let mut details = ErrorDetails::with_error_info(reason, "toolyard", []);
+            let mut details = ErrorDetails::with_error_info(reason, "toolyard", HashMap::<String, String>::new());
             details.set_retry_info(wait);
             let error = refused(Error::Refused(Box::new(Status::with_error_details(code, "no", details))));
             (error.is_retryable(), error.retry_after())

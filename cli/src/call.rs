@@ -156,7 +156,7 @@ pub(crate) async fn run(mut args: Args, door: &Server, terminal: &Terminal) -> R
     let answers = if terminal.has_person() { Answers::Person(Keyboard::default()) } else { Answers::Elsewhere };
     let hints = matches!(answers, Answers::Elsewhere);
     let (options, detach) = (std::mem::take(&mut args.options), args.detach);
-    let request_id = args.request_id.take().unwrap_or_default();
+    let request_id = args.request_id.take();
     let (client, run, view) = match args.calls.take() {
         Some(path) => {
             let run = files::run(&path)?;
@@ -164,7 +164,8 @@ pub(crate) async fn run(mut args: Args, door: &Server, terminal: &Terminal) -> R
         }
         None => typed(args, door, (terminal, hints)).await?,
     };
-    let run = v1::CreateRunRequest { request_id, ..options.give_to(run) };
+    let mut run = options.give_to(run);
+    run.request_id = request_id.unwrap_or(run.request_id);
     let mut interrupts = Interrupts::listen()?;
     let watch = client.execute(run).await?;
     if detach {

@@ -29,7 +29,8 @@ pub const MODEL_KEY: &str = "sk-scripted-0123456789";
 pub enum Line {
     /// A text, and calls of tools with their arguments.
     Says(String, Vec<(String, Value)>),
-    /// An error with this status, as often as this many times; then the next line.
+    /// An error with this status, as often as this many times; then the next line. Its text has the key. An error with
+    /// the status 200 is an event of a stream, or a whole answer.
     Fails(u16, usize),
 }
 
@@ -190,15 +191,18 @@ async fn messages(State(shared): State<Arc<Shared>>, headers: HeaderMap, body: B
     answer(&shared, Api::Anthropic, is_known, &body).await
 }
 
-fn error(status: u16, message: &str) -> Response {
+fn error(status: u16, message: &str, is_streamed: bool) -> Response {
     let status = StatusCode::from_u16(status).expect("a status");
     let body = json!({ "error": { "type": "test_error", "message": message } });
+    if status.is_success() && is_streamed {
+        return events(&[body], false);
+    }
     (status, [(header::CONTENT_TYPE, "application/json")], body.to_string()).into_response()
 }
 
 async fn answer(shared: &Shared, api: Api, has_key: bool, body: &[u8]) -> Response {
     if !has_key {
-        return error(401, "no key");
+        return error(401, "no key", false);
     }
     let body: Value = serde_json::from_slice(body).expect("a request is JSON");
     let all = body["messages"].as_array().expect("it has messages");
@@ -206,7 +210,7 @@ async fn answer(shared: &Shared, api: Api, has_key: bool, body: &[u8]) -> Respon
     let user = user["content"].as_str().expect("it is text").to_owned();
     let mut words = user.split(|c: char| !c.is_alphanumeric());
     let word = words.find(|word| shared.script.contains_key(*word)).unwrap_or_default().to_owned();
-    let Some(lines) = shared.script.get(&word) else { return error(400, &format!("no script for {user:?}")) };
+    let Some(lines) = shared.script.get(&word) else { return error(400, &format!("no script for {user:?}"), false) };
     let turn = all.iter().filter(|message| message["role"] == "assistant").count();
     let before = {
         let mut asked = lock(&shared.asked);
@@ -223,12 +227,12 @@ async fn answer(shared: &Shared, api: Api, has_key: bool, body: &[u8]) -> Respon
     let (mut at, mut line) = (turn, lines.get(turn));
     while let Some(Line::Fails(status, times)) = line {
         if before < *times {
-            return error(*status, "scripted failure");
+            return error(*status, &format!("scripted failure of {MODEL_KEY}"), body["stream"] == true);
         }
         at += 1;
         line = lines.get(at);
     }
-    let Some(Line::Says(text, calls)) = line else { return error(400, "the script is over") };
+    let Some(Line::Says(text, calls)) = line else { return error(400, "the script is over", false) };
     let calls: Vec<(String, &str, &Value)> = calls
         .iter()
         .enumerate()

@@ -4,7 +4,7 @@
 use client::agent::{Agent, AgentError, Limits, Message, Said, Start};
 use client::{Client, Connection};
 use harness::model::{Asked, Line, MODEL_KEY, Model};
-use harness::{PATIENCE, Run, Stream, Worker, Yard, call};
+use harness::{Admin, PATIENCE, Run, Stream, Worker, Yard, call};
 use proto::v1::run_event::Event;
 use proto::v1::{self, CallErrorKind, CallState, Confirmation, FloorPolicy, RunStatus, call_output::Piece};
 use serde_json::{Value, json};
@@ -17,15 +17,26 @@ struct Office {
     model: Model,
     fixture: harness::Fixture,
     worker: Worker,
+    /// The admin port of the worker.
+    admin: Admin,
+    folder: tempfile::TempDir,
 }
 
 impl Office {
     async fn start(agents: &str, script: &[(&str, Vec<Line>)], slots: u32) -> Self {
         let (yard, model) = (Yard::start(FIXTURE).await, Model::start(script).await);
+        let folder = tempfile::tempdir().expect("a folder");
         let fixture = model.of(&yard.fixture, agents, yard.coordinator.address());
+        let admin = Admin::anywhere();
+        let fixture = admin.of(&fixture).with("TOOLYARD_LOG", "debug").logging_to(&folder.path().join("log"));
         let worker = fixture.worker(&yard.broker.url(), "main", slots).await;
         yard.client.wait_for_tool("echo").await;
-        Self { yard, model, fixture, worker }
+        Self { yard, model, fixture, worker, admin, folder }
+    }
+
+    /// The log of the worker that was started last.
+    fn log(&self) -> String {
+        std::fs::read_to_string(self.folder.path().join("log")).expect("the worker has a log")
     }
 
     async fn begin(&self, calls: Vec<v1::NewCall>) -> Stream {
@@ -143,8 +154,10 @@ async fn an_agent_answers_over_both_apis_streamed_and_whole() {
         }
         assert_eq!(last["messages"].as_array().expect("messages").iter().filter(|it| it["content"] == word).count(), 1);
     }
-    let log = format!("{:?}", office.yard.client.tools.clone().list_tools(v1::ListToolsRequest::default()).await);
-    assert!(!log.contains(MODEL_KEY) && log.contains("chat_whole"));
+    let tools = format!("{:?}", office.yard.client.tools.clone().list_tools(v1::ListToolsRequest::default()).await);
+    assert!(!tools.contains(MODEL_KEY) && tools.contains("chat_whole"));
+    let log = office.log();
+    assert!(!log.contains(MODEL_KEY) && log.contains("pulling"), "{log}");
 }
 
 #[tokio::test]
@@ -287,15 +300,30 @@ async fn limits_end_an_agent_with_an_error_that_says_which() {
     assert_eq!(office.model.count("wordy", 2), 0);
 }
 
+const WHOLE: &str = r#"
+[agent.whole]
+OPENAI
+stream = false
+description = "Works in one piece."
+"#;
+
 #[tokio::test]
 async fn a_model_that_fails_is_an_error_of_the_call_or_is_asked_again() {
-    let script = [("refused", vec![Line::Fails(400, 9)]), ("limited", vec![Line::Fails(500, 1), Line::text("now")])];
-    let office = Office::start(CLERK, &script, 16).await;
-    let error = office.error("clerk", "refused").await;
-    assert!(error.message.starts_with("the agent \"clerk\" failed: "), "{}", error.message);
-    assert!(error.message.contains("400") && error.message.contains("scripted failure"), "{}", error.message);
-    assert!(!error.message.contains(MODEL_KEY));
-    assert_eq!(office.model.count("refused", 0), 1);
+    let script = [
+        ("refused", vec![Line::Fails(401, 9)]),
+        ("broken", vec![Line::Fails(200, 9)]),
+        ("limited", vec![Line::Fails(500, 1), Line::text("now")]),
+    ];
+    let office = Office::start(&format!("{CLERK}{WHOLE}"), &script, 16).await;
+    for (agent, input, status) in [("clerk", "refused", "401"), ("clerk", "broken", ""), ("whole", "broken", "")] {
+        let error = office.error(agent, input).await;
+        assert!(error.message.starts_with(&format!("the agent {agent:?} failed: ")), "{}", error.message);
+        // The service quotes the key.
+        assert!(error.message.contains("scripted failure of [secret]"), "{}", error.message);
+        assert!(error.message.contains(status) && !error.message.contains(MODEL_KEY), "{}", error.message);
+    }
+    assert_eq!((office.model.count("refused", 0), office.model.count("broken", 0)), (1, 2));
+    assert!(!office.log().contains(MODEL_KEY));
     let (_, outcome) = office.outcome("clerk", "limited").await;
     assert_eq!(check::text(&outcome), "now");
     assert_eq!(office.model.count("limited", 0), 2);
@@ -455,6 +483,39 @@ async fn a_service_keeps_the_same_loop_and_calls_without_an_answer_have_one_that
 }
 
 #[tokio::test]
+async fn a_loop_that_goes_on_tells_what_was_executed_and_not_what_would_be_now() {
+    let yard = Yard::start(FIXTURE).await;
+    let _worker = yard.worker().await;
+    let client = Client::connect(&Connection::to(format!("http://{}", yard.coordinator.address()))).await;
+    let client = client.expect("it connects");
+    let run = v1::CreateRunRequest { request_id: "talk-2".to_owned(), ..v1::CreateRunRequest::default() };
+    let start = |tools: &[&str]| Start {
+        run: run.clone(),
+        tools: tools.iter().map(|&it| it.into()).collect(),
+        ..Start::default()
+    };
+    let mut agent = Agent::open(&client, start(&["echo"])).await.expect("it opens");
+    agent.store(said(&calls_echo("c1", "echo", &json!({ "text": "hi" })))).await.expect("it is stored");
+    agent.next().await.expect("it goes on").expect("messages");
+    agent.store(said(&calls_echo("c2", "sees", &json!({})))).await.expect("it is stored");
+
+    // With other tools. The calls of the last message were all refused, and the one before has its answer all the same.
+    let mut other = Agent::open(&client, start(&["sees"])).await.expect("it opens");
+    let messages = other.next().await.expect("it goes on").expect("messages");
+    assert_eq!(messages[1].get(), r#"{"role":"tool","tool_call_id":"c1","content":"hi"}"#);
+    let told: Value = serde_json::from_str(messages[3].get()).expect("JSON");
+    assert_eq!(told["content"], "Error: it was not executed");
+
+    // The first one ends the loop; the second one, which had asked the model too, takes that answer.
+    agent.store(said(&json!({ "role": "assistant", "content": "bye" }))).await.expect("it is stored");
+    agent.close().await.expect("it is closed");
+    other.store(said(&json!({ "role": "assistant", "content": "ciao" }))).await.expect("the first one counts");
+    assert!(other.next().await.expect("it has ended").is_none());
+    assert_eq!(other.text(), "bye");
+    other.close().await.expect("it is closed already");
+}
+
+#[tokio::test]
 async fn many_agents_at_once_are_complete_and_in_order_on_two_slots_and_several_connections() {
     let lines = vec![Line::calls(&[echo("x"), echo("y")]), Line::text("Done.")];
     let office = Office::start(READER, &[("book", lines)], 2).await;
@@ -464,8 +525,10 @@ async fn many_agents_at_once_are_complete_and_in_order_on_two_slots_and_several_
         let calls = (0..100).map(|number| call(&format!("a{number}"), "reader", json!({ "input": "book" }))).collect();
         streams.push(office.begin(calls).await);
     }
-    // All 300 wait for the model at the same time.
+    // All 300 wait for the model at the same time, and take no slot.
     office.model.until_asked_times("book", 1, 300).await;
+    let is_free = |stats: &Value| stats["running"] == 300 && stats["free_slots"] == 2;
+    office.admin.until("/stats", |_, text| serde_json::from_str(text).is_ok_and(|stats| is_free(&stats))).await;
     office.model.release("book", 1);
     for stream in streams {
         let events = stream.to_end().await;

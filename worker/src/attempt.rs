@@ -452,7 +452,10 @@ where
         let is_cancelled = matches!(stopping, Some((Stopping::Cancelled, _)));
         tokio::select! {
             biased;
-            () = signals.lease_lost.cancelled() => return None,
+            () = signals.lease_lost.cancelled() => {
+                tool.stop.wanted.cancel();
+                return None;
+            }
             chunk = chunks.recv(), if speaking && has_room => {
                 said = Instant::now();
                 match chunk {
@@ -476,6 +479,7 @@ where
             }
             turned = publisher.turn() => {
                 if turned.is_err() {
+                    tool.stop.wanted.cancel();
                     return None;
                 }
                 if !has_room {
@@ -524,6 +528,7 @@ where
         }
         while !publisher.has_room() {
             if publisher.turn().await.is_err() {
+                tool.stop.wanted.cancel();
                 return None;
             }
         }

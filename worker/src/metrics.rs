@@ -126,10 +126,10 @@ impl Counts {
         }
     }
 
-    pub(crate) fn note(&self, slots: u32, running: u32) {
+    pub(crate) fn note(&self, slots: u32, running: u32, free: u32) {
         self.slots.set(f64::from(slots));
         self.running.set(f64::from(running));
-        self.free_slots.set(f64::from(slots.saturating_sub(running)));
+        self.free_slots.set(f64::from(free));
     }
 
     /// `names` are those under which tools are called from now on, each with the tool's own.

@@ -101,8 +101,8 @@ pub(crate) struct Core {
     progress: Arc<progress::Progress>,
     running: RefCell<HashMap<(RunId, AttemptId), Signals>>,
     held: held::Held,
-    /// Calls that hold a slot and wait until their tool has room for them.
-    waiting: Cell<usize>,
+    /// Calls that take a slot, as the puller was told.
+    busy: Cell<usize>,
     /// Calls that take no slot, because they wait for other calls.
     slotless: Cell<usize>,
     /// One more call takes no slot.
@@ -171,7 +171,7 @@ pub(crate) async fn serve(
         progress: Arc::default(),
         running: RefCell::default(),
         held: held::Held::default(),
-        waiting: Cell::default(),
+        busy: Cell::default(),
         slotless: Cell::default(),
         slot_freed: Notify::default(),
         include_content: options.include_content,
@@ -248,13 +248,13 @@ async fn jobs(core: &Rc<Core>, mut puller: pull::Puller, stop: &CancellationToke
                 while let Some(ended) = running.try_join_next() {
                     note(ended);
                 }
-                puller.running(core.with_slot(running.len()));
+                puller.running(core.note_busy(running.len()));
             }
-            () = core.slot_freed.notified() => puller.running(core.with_slot(running.len())),
+            () = core.slot_freed.notified() => puller.running(core.note_busy(running.len())),
             message = puller.next() => {
                 // Boxed, because the future of a job is large and a task is moved several times.
                 running.spawn_local(Box::pin(job::handle(Rc::clone(core), message)));
-                puller.running(core.with_slot(running.len()));
+                puller.running(core.note_busy(running.len()));
             }
         }
     }
@@ -265,7 +265,12 @@ async fn jobs(core: &Rc<Core>, mut puller: pull::Puller, stop: &CancellationToke
         }),
         Err(_) => tracing::warn!("jobs that were here come again when their leases run out"),
     }
-    let ended = tokio::time::timeout(drain, async { while running.join_next().await.is_some() {} }).await;
+    let ended = tokio::time::timeout(drain, async {
+        while running.join_next().await.is_some() {
+            core.note_busy(running.len());
+        }
+    });
+    let ended = ended.await;
     if ended.is_err() {
         tracing::warn!(calls = running.len(), "giving back calls that still run");
         core.give_back.cancel();
@@ -375,15 +380,20 @@ impl Core {
 
     /// Whether jobs reach this worker, as far as it knows: a connection that looks alive is not enough.
     pub(crate) fn is_pulling(&self, slots: u32) -> bool {
-        let busy = self.with_slot(self.running_count() + self.waiting.get());
-        let is_full = u32::try_from(busy).is_ok_and(|running| running >= slots);
+        let is_full = self.busy() >= slots;
         let is_answered = self.answered.get().is_some_and(|answered| answered.elapsed() < pull::LOST);
         (is_full || is_answered) && !self.is_unstored()
     }
 
-    /// How many of these calls take a slot.
-    fn with_slot(&self, calls: usize) -> usize {
-        calls.saturating_sub(self.slotless.get())
+    /// Notes and returns how many of the calls that are here take a slot.
+    fn note_busy(&self, calls: usize) -> usize {
+        self.busy.set(calls.saturating_sub(self.slotless.get()));
+        self.busy.get()
+    }
+
+    /// Calls that take a slot.
+    pub(crate) fn busy(&self) -> u32 {
+        u32::try_from(self.busy.get()).unwrap_or(u32::MAX)
     }
 
     /// Takes a call off the slots if its tool waits for other calls. Otherwise they could all be taken by calls that

@@ -57,6 +57,11 @@ fn a_run_is_created_from_a_file_added_to_and_closed() {
     assert_eq!((called.code(), &called.json()[0]["run_opened"]["calls"][1]["call_id"]), (0, &"two".into()));
     let unexecuted = dev.run(["call", "--calls", &calls, "--no-execute", "--detach", "-o", "json"]);
     assert_eq!(unexecuted.json()[0]["calls"][0]["state"], "CALL_STATE_WAITING_FOR_CLIENT");
+    let named = file("named.json", r#"{"request_id":"mine","calls":[{"tool":"get_current_time"}],"execute":false}"#);
+    let again = || dev.run(["call", "--calls", &named, "--detach", "-o", "json"]);
+    let other = dev.run(["call", "--calls", &named, "--request-id", "other", "--detach", "-o", "json"]);
+    let ids = [again(), again(), other].map(|ended| ended.json()[0]["run_id"].clone());
+    assert!(ids[0] == ids[1] && ids[0] != ids[2], "{ids:?}");
 
     let run = file("run.json", r#"{"rules":{"confirmation":"CONFIRMATION_NONE"},"keep_open":true}"#);
     let created = dev.run(["runs", "create", "-f", &run, "--detach", "-o", "json"]).json().remove(0);

@@ -10,9 +10,9 @@ use serde_json::Value;
 use tokio::time::Instant;
 use toolyard_tool::{AGENT_TEXT, AnyTool, Context, Output, ToolError};
 
+use crate::INPUT;
 use crate::file::Settings;
 use crate::model::{Model, Request};
-use crate::{ATTEMPTS_MAX, INPUT};
 
 /// Between the texts of two messages.
 const BETWEEN: &str = "\n\n";
@@ -59,8 +59,10 @@ impl AgentTool {
                 }
             }
             Err(error) => {
-                if !error.is_retryable() || context.attempt() >= ATTEMPTS_MAX {
-                    // Nothing goes on with it. It ends at its own deadline if this fails.
+                if context.is_cancelled() {
+                    stop_with_parent(context, &client, &run_id).await;
+                } else if !error.is_retryable() {
+                    // Nothing goes on with it. It ends at its own deadline if this fails, as after the last attempt.
                     drop(client.cancel_run(&run_id, "the agent of this run failed").await);
                 }
                 Err(error)

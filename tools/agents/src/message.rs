@@ -3,13 +3,24 @@
 
 use std::collections::BTreeMap;
 
-use client::agent::{Message, Said};
+use client::agent::{MESSAGE_BYTES_MAX, Message, Said};
 use serde_json::{Map, Value, json};
 
-use crate::model::{Assembled, Incomplete};
+use crate::model::{Assembled, Incomplete, Unusable};
 
 /// Calls or blocks of one message.
 const PARTS_MAX: u64 = 512;
+
+/// Bytes of a message so far. A stream has no other end.
+#[derive(Debug, Default)]
+struct Size(usize);
+
+impl Size {
+    fn grow(&mut self, bytes: usize) -> Result<(), Unusable> {
+        self.0 = self.0.saturating_add(bytes);
+        if self.0 > MESSAGE_BYTES_MAX { Err(Unusable::TooLong(self.0)) } else { Ok(()) }
+    }
+}
 
 /// A message of Chat Completions.
 #[derive(Debug, Default)]
@@ -19,6 +30,7 @@ pub(crate) struct ChatMessage {
     calls: BTreeMap<u64, ChatCall>,
     finish: Option<String>,
     tokens: u64,
+    size: Size,
 }
 
 #[derive(Debug, Default)]
@@ -29,7 +41,7 @@ struct ChatCall {
 }
 
 impl Assembled for ChatMessage {
-    fn piece(&mut self, piece: &Value) -> Result<String, String> {
+    fn piece(&mut self, piece: &Value) -> Result<String, Unusable> {
         self.tokens = tokens(&piece["usage"]).unwrap_or(self.tokens);
         let Some(choice) = piece["choices"].get(0) else { return Ok(String::new()) };
         let said = self.take(&choice["delta"])?;
@@ -39,7 +51,7 @@ impl Assembled for ChatMessage {
         Ok(said)
     }
 
-    fn whole(answer: &Value) -> Result<Self, String> {
+    fn whole(answer: &Value) -> Result<Self, Unusable> {
         let choice = answer["choices"].get(0).ok_or("it has no choices")?;
         let finish = choice["finish_reason"].as_str().unwrap_or("stop").to_owned();
         let mut message = Self { tokens: tokens(&answer["usage"]).unwrap_or(0), ..Self::default() };
@@ -49,7 +61,7 @@ impl Assembled for ChatMessage {
     }
 
     fn said(self) -> Result<Said, Incomplete> {
-        let Self { content, refusal, calls, finish, tokens } = self;
+        let Self { content, refusal, calls, finish, tokens, .. } = self;
         match finish.as_deref() {
             None => return Err(Incomplete::BrokenOff),
             Some("length") => return Err(Incomplete::Stopped(too_long())),
@@ -77,26 +89,31 @@ impl Assembled for ChatMessage {
 
 impl ChatMessage {
     /// Takes a message or a part of one, and returns its text.
-    fn take(&mut self, part: &Value) -> Result<String, String> {
+    fn take(&mut self, part: &Value) -> Result<String, Unusable> {
         let text = part["content"].as_str().unwrap_or_default();
+        let refusal = part["refusal"].as_str().unwrap_or_default();
+        self.size.grow(text.len() + refusal.len())?;
         self.content.push_str(text);
-        self.refusal.push_str(part["refusal"].as_str().unwrap_or_default());
+        self.refusal.push_str(refusal);
         for (place, call) in (0..).zip(part["tool_calls"].as_array().into_iter().flatten()) {
             let index = call["index"].as_u64().unwrap_or(place);
             if index >= PARTS_MAX {
-                return Err(format!("it has more than {PARTS_MAX} calls"));
+                return Err(Unusable::Malformed(format!("it has more than {PARTS_MAX} calls")));
             }
             let begun = self.calls.entry(index).or_default();
             let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
             if begun.id.is_empty() {
                 begun.id = text(&call["id"]);
             }
-            begun.name.push_str(&text(&call["function"]["name"]));
-            match &call["function"]["arguments"] {
+            let name = text(&call["function"]["name"]);
+            let arguments = match &call["function"]["arguments"] {
                 // Some servers send the object itself.
-                arguments @ Value::Object(_) => begun.arguments.push_str(&arguments.to_string()),
-                arguments => begun.arguments.push_str(arguments.as_str().unwrap_or_default()),
-            }
+                arguments @ Value::Object(_) => arguments.to_string(),
+                arguments => text(arguments),
+            };
+            self.size.grow(name.len() + arguments.len())?;
+            begun.name.push_str(&name);
+            begun.arguments.push_str(&arguments);
         }
         Ok(text.to_owned())
     }
@@ -111,6 +128,7 @@ pub(crate) struct AnthropicMessage {
     is_whole: bool,
     input_tokens: u64,
     output_tokens: u64,
+    size: Size,
 }
 
 #[derive(Debug, Default)]
@@ -121,16 +139,22 @@ struct Block {
 }
 
 impl Assembled for AnthropicMessage {
-    fn piece(&mut self, piece: &Value) -> Result<String, String> {
+    fn piece(&mut self, piece: &Value) -> Result<String, Unusable> {
         match piece["type"].as_str().unwrap_or_default() {
             "message_start" => self.count(&piece["message"]["usage"]),
             "content_block_start" => {
                 let block = piece["content_block"].as_object().ok_or("a block is no object")?;
+                self.size.grow(piece["content_block"].to_string().len())?;
                 let said = block.get("text").and_then(Value::as_str).unwrap_or_default().to_owned();
                 self.block(piece)?.fields = block.clone();
                 return Ok(said);
             }
-            "content_block_delta" => return self.block(piece)?.extend(&piece["delta"]),
+            "content_block_delta" => {
+                let fields = ["text", "thinking", "signature", "partial_json"];
+                let pieces = fields.iter().filter_map(|field| piece["delta"][*field].as_str());
+                self.size.grow(pieces.map(str::len).sum())?;
+                return self.block(piece)?.extend(&piece["delta"]).map_err(Unusable::Malformed);
+            }
             "message_delta" => {
                 self.stop = piece["delta"]["stop_reason"].as_str().map(str::to_owned).or_else(|| self.stop.take());
                 self.count(&piece["usage"]);
@@ -141,7 +165,7 @@ impl Assembled for AnthropicMessage {
         Ok(String::new())
     }
 
-    fn whole(answer: &Value) -> Result<Self, String> {
+    fn whole(answer: &Value) -> Result<Self, Unusable> {
         let mut message = Self { is_whole: true, ..Self::default() };
         message.stop = answer["stop_reason"].as_str().map(str::to_owned);
         message.count(&answer["usage"]);
@@ -172,7 +196,7 @@ impl Assembled for AnthropicMessage {
 }
 
 impl AnthropicMessage {
-    fn block(&mut self, piece: &Value) -> Result<&mut Block, String> {
+    fn block(&mut self, piece: &Value) -> Result<&mut Block, Unusable> {
         let index = piece["index"].as_u64().filter(|index| *index < PARTS_MAX).ok_or("a block has no usable index")?;
         Ok(self.blocks.entry(index).or_default())
     }
@@ -319,6 +343,26 @@ mod tests {
         ]);
         assert_eq!(message, json!({ "role": "assistant", "content": content }));
         assert_eq!(said::<AnthropicMessage>(&pieces[..10]), Err(Incomplete::BrokenOff));
+    }
+
+    #[test]
+    fn a_stream_that_grows_beyond_what_is_stored_is_not_taken_further() {
+        fn pieces<M: Assembled>(piece: &Value) -> (usize, Unusable) {
+            let mut message = M::default();
+            let taken = (0..).find_map(|count| Some((count, message.piece(piece).err()?)));
+            taken.unwrap()
+        }
+        let half = "x".repeat(MESSAGE_BYTES_MAX / 2);
+        let call = json!({ "tool_calls": [{ "index": 0, "function": { "arguments": half } }] });
+        for piece in [json!({ "content": half }), json!({ "refusal": half }), call] {
+            assert_eq!(pieces::<ChatMessage>(&chat(piece, None)), (2, Unusable::TooLong(MESSAGE_BYTES_MAX / 2 * 3)));
+        }
+        let kinds = [("text_delta", "text"), ("thinking_delta", "thinking"), ("input_json_delta", "partial_json")];
+        for (kind, field) in kinds {
+            let delta = json!({ "type": kind, field: half });
+            let piece = json!({ "type": "content_block_delta", "index": 0, "delta": delta });
+            assert_eq!(pieces::<AnthropicMessage>(&piece), (2, Unusable::TooLong(MESSAGE_BYTES_MAX / 2 * 3)));
+        }
     }
 
     #[test]

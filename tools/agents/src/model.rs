@@ -1,7 +1,8 @@
 //! Asks a model over its HTTP API: Chat Completions as OpenAI has it and many servers copy it, or Anthropic's Messages.
 
-use client::agent::{Form, Message, Said};
+use client::agent::{AgentError, Form, Message, Said};
 use origins::http::Service;
+use run::{CallError, ErrorKind};
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 use toolyard_tool::{AGENT_TEXT, Context, ToolError};
@@ -41,11 +42,25 @@ pub(crate) struct Request<'a> {
 /// A message as its API sends it, whole or in pieces.
 pub(crate) trait Assembled: Default {
     /// Takes a piece, and returns the text that it adds.
-    fn piece(&mut self, piece: &Value) -> Result<String, String>;
+    fn piece(&mut self, piece: &Value) -> Result<String, Unusable>;
     /// Takes a whole answer.
-    fn whole(answer: &Value) -> Result<Self, String>;
+    fn whole(answer: &Value) -> Result<Self, Unusable>;
     /// The message, if it is complete.
     fn said(self) -> Result<Said, Incomplete>;
+}
+
+/// Why an answer, or a piece of one, is of no use.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Unusable {
+    Malformed(String),
+    /// The message has this many bytes so far, which is more than are stored.
+    TooLong(usize),
+}
+
+impl From<&str> for Unusable {
+    fn from(why: &str) -> Self {
+        Self::Malformed(why.to_owned())
+    }
 }
 
 /// Why there is no message.
@@ -86,12 +101,18 @@ impl Model {
     ) -> Result<Said, ToolError> {
         let body = self.body(request)?;
         let mut answer = self.service.ask(context, body).await?;
-        let wrong = |why: String| self.service.malformed(&why);
+        let wrong = |unusable: Unusable| match unusable {
+            Unusable::Malformed(why) => self.service.malformed(&why),
+            Unusable::TooLong(bytes) => {
+                let error = AgentError::TooLong { bytes };
+                ToolError::of_call(CallError::new(ErrorKind::LimitExceeded, error.to_string()))
+            }
+        };
         let is_streamed = answer.is_streamed();
         let message = if is_streamed {
             let mut message = M::default();
             while let Some(piece) = answer.next().await? {
-                if let Some(error) = failed(&piece.data) {
+                if let Some(error) = self.failed(&piece.data) {
                     return Err(error);
                 }
                 let text = message.piece(&piece.data).map_err(wrong)?;
@@ -103,7 +124,7 @@ impl Model {
             message
         } else {
             let answer = answer.json().await?;
-            if let Some(error) = failed(&answer) {
+            if let Some(error) = self.failed(&answer) {
                 return Err(error);
             }
             M::whole(&answer).map_err(wrong)?
@@ -146,16 +167,16 @@ impl Model {
         }
         Ok(body)
     }
-}
 
-/// An error that a service sends in place of a message, or of the rest of it.
-fn failed(data: &Value) -> Option<ToolError> {
-    let error = data.get("error").filter(|error| !error.is_null())?;
-    let kind = error["type"].as_str().unwrap_or_default();
-    let message = error["message"].as_str().map_or_else(|| error.to_string(), str::to_owned);
-    let text = format!("the model failed: {message}");
-    match kind {
-        "overloaded_error" | "api_error" | "server_error" | "rate_limit_error" => Some(ToolError::retryable(text)),
-        _ => Some(ToolError::new(text)),
+    /// An error that a service sends in place of a message, or of the rest of it.
+    fn failed(&self, data: &Value) -> Option<ToolError> {
+        let error = data.get("error").filter(|error| !error.is_null())?;
+        let kind = error["type"].as_str().unwrap_or_default();
+        let message = error["message"].as_str().map_or_else(|| error.to_string(), str::to_owned);
+        let text = format!("the model failed: {}", self.service.masked(&message));
+        match kind {
+            "overloaded_error" | "api_error" | "server_error" | "rate_limit_error" => Some(ToolError::retryable(text)),
+            _ => Some(ToolError::new(text)),
+        }
     }
 }

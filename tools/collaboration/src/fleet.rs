@@ -4,14 +4,13 @@
 //! before, because both request it under the same id.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use client::v1::{self, run_event::Event};
-use client::{Client, Connection, Error, Reason, Transcript, Watch};
+use client::{Client, Code, Connection, Error, Reason, Status, Transcript, Watch};
 use serde_json::{Value, json};
 use sha2::{Digest as _, Sha256};
-use tokio::sync::Mutex;
 use tokio::time::timeout;
 use toolyard_tool::{Context, ToolError};
 
@@ -85,14 +84,28 @@ impl Fleet {
     /// # Errors
     /// If the coordinators cannot be reached, or the settings cannot be used.
     pub async fn client(&self) -> Result<Arc<Client>, ToolError> {
-        let mut clients = self.0.clients.lock().await;
-        // One reference is that of the list.
-        if let Some(client) = clients.iter().find(|client| Arc::strong_count(client) <= CALLS_PER_CONNECTION) {
-            return Ok(Arc::clone(client));
+        if let Some(client) = self.with_room() {
+            return Ok(client);
         }
+        // Calls that find one with room do not wait for this.
         let client = Arc::new(Client::connect(&self.0.connection).await.map_err(refused)?);
-        clients.push(Arc::clone(&client));
+        // Of those that connected at once, the first one may do.
+        if let Some(other) = self.with_room() {
+            return Ok(other);
+        }
+        self.clients().push(Arc::clone(&client));
         Ok(client)
+    }
+
+    /// A client that has room for a call.
+    fn with_room(&self) -> Option<Arc<Client>> {
+        let clients = self.clients();
+        // One reference is that of the list.
+        clients.iter().find(|client| Arc::strong_count(client) <= CALLS_PER_CONNECTION).map(Arc::clone)
+    }
+
+    fn clients(&self) -> MutexGuard<'_, Vec<Arc<Client>>> {
+        self.0.clients.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The tools that are selected and that a worker executes now, by their names in order.
@@ -202,10 +215,11 @@ async fn request(
 /// # Errors
 /// It cannot be read.
 pub async fn parent(context: &Context, client: &Client) -> Result<v1::Run, ToolError> {
-    client.run(&context.run_id().to_string()).await.map_err(|error| match error {
-        Error::Unreachable { .. } => refused(error),
+    client.run(&context.run_id().to_string()).await.map_err(|error| match refused(error) {
+        error if error.is_retryable() => error,
         error => ToolError::new(format!(
-            "the key of this worker cannot read the run that calls it ({error}): give it a key of the run's tenant"
+            "the key of this worker cannot read the run that calls it ({}): give it a key of the run's tenant",
+            error.message()
         )),
     })
 }
@@ -385,11 +399,44 @@ fn state_name(state: v1::CallState) -> &'static str {
     }
 }
 
-/// A coordinator that is away may be there for another attempt; what it refuses, it refuses again.
+/// A coordinator that is away may be there for another attempt; what it refuses, it refuses again, unless the reason is
+/// temporary.
 #[must_use]
 pub fn refused(error: Error) -> ToolError {
     match error {
         Error::Unreachable { .. } | Error::RunUnknown => ToolError::retryable(error.to_string()),
+        Error::Refused(status) if is_temporary(&status) => match client::retry_after(&status) {
+            Some(wait) => ToolError::rate_limited(status.message(), wait),
+            None => ToolError::retryable(status.message()),
+        },
         Error::Settings(_) | Error::Refused(_) | Error::Source(_) => ToolError::from(error),
+    }
+}
+
+fn is_temporary(status: &Status) -> bool {
+    status.code() == Code::Unavailable || client::reason(status).is_some_and(Reason::is_temporary)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashMap;
+
+    use tonic_types::{ErrorDetails, StatusExt as _};
+
+    use super::*;
+
+    #[test]
+    fn what_is_refused_for_a_while_may_be_tried_again() {
+        let refused = |code: Code, reason: &str, wait: Option<Duration>| {
+            let mut details = ErrorDetails::with_error_info(reason, "toolyard", HashMap::<String, String>::new());
+            details.set_retry_info(wait);
+            let error = refused(Error::Refused(Box::new(Status::with_error_details(code, "no", details))));
+            (error.is_retryable(), error.retry_after())
+        };
+        let wait = Some(Duration::from_secs(7));
+        assert_eq!(refused(Code::ResourceExhausted, "QUOTA_EXCEEDED", wait), (true, wait));
+        assert_eq!(refused(Code::ResourceExhausted, "LOG_FULL", None), (true, None));
+        assert_eq!(refused(Code::Unavailable, "", None), (true, None));
+        assert_eq!(refused(Code::NotFound, "RUN_NOT_FOUND", None), (false, None));
     }
 }

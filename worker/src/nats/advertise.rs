@@ -125,8 +125,9 @@ pub(super) async fn leave(core: &Core, pool: &PoolId) {
 async fn send(core: &Core, pool: &PoolId, slots: u32, leaving: bool) {
     let running = u32::try_from(core.running_count()).unwrap_or(u32::MAX);
     let pulling = core.is_pulling(slots);
-    core.progress.note(pulling && !leaving, running);
-    core.counts.note(slots, running);
+    let free = slots.saturating_sub(core.busy());
+    core.progress.note(pulling && !leaving, running, free);
+    core.counts.note(slots, running, free);
     let (worker, tools, draining) = (core.worker.clone(), core.set(), core.stop.is_cancelled());
     let release = env!("CARGO_PKG_VERSION").to_owned();
     let sandbox = core.sandbox.as_ref().map(|sandbox| sandbox.effective.clone());

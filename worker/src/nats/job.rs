@@ -149,7 +149,6 @@ async fn wait_for_slot(
         job.handle_slot(false, in_time(), now());
         return Some(slot);
     }
-    core.waiting.set(core.waiting.get() + 1);
     let mut slot = None;
     tokio::select! {
         taken = room.acquire_owned() => {
@@ -159,7 +158,6 @@ async fn wait_for_slot(
         () = core.give_back.cancelled() => job.handle_give_back(),
         () = lease.lost.cancelled() => job.handle_lease_lost(),
     }
-    core.waiting.set(core.waiting.get() - 1);
     slot
 }
 

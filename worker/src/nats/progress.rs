@@ -16,12 +16,15 @@ pub(crate) struct Progress {
     /// The broker answers its requests for jobs, or all its slots are taken.
     pulling: AtomicBool,
     running: AtomicU32,
+    /// Slots that no call takes.
+    free: AtomicU32,
 }
 
 impl Progress {
-    pub(super) fn note(&self, pulling: bool, running: u32) {
+    pub(super) fn note(&self, pulling: bool, running: u32, free: u32) {
         self.pulling.store(pulling, Relaxed);
         self.running.store(running, Relaxed);
+        self.free.store(free, Relaxed);
     }
 
     /// A worker is ready while jobs reach it, so a rollout can wait for that.
@@ -43,7 +46,7 @@ impl Progress {
             is_ready: Box::new(move || pulls.pulling.load(Relaxed) && !stop.is_cancelled()),
             stats: Box::new(move || {
                 let running = progress.running.load(Relaxed);
-                let free = slots.saturating_sub(running);
+                let free = progress.free.load(Relaxed);
                 let stats = json!({
                     "worker": worker, "pool": pool, "slots": slots, "running": running, "free_slots": free,
                     "sandbox": sandbox,

@@ -24,7 +24,7 @@
 //! # }
 //! ```
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 
 use formats::heard::Heard;
 use formats::tools::{Exported, export};
@@ -33,6 +33,7 @@ use proto::Reason;
 use proto::v1;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
+use tonic::Status;
 
 pub use formats::tools::Format;
 pub use formats::turns::{Error as TurnError, Form};
@@ -184,6 +185,21 @@ struct Stored {
     refused: HashMap<String, String>,
 }
 
+impl Stored {
+    /// Corrects what is executed by the calls that the run has: tools and limits may have changed since.
+    fn correct(&mut self, number: usize, ids: &HashSet<&str>) {
+        for (index, call) in self.turn.calls.iter().enumerate() {
+            let id = format!("{}.{index}", turn_id(number));
+            if ids.contains(id.as_str()) {
+                self.refused.remove(&call.id);
+                self.calls.insert(call.id.clone(), id);
+            } else if self.calls.remove(&call.id).is_some() {
+                self.refused.insert(call.id.clone(), "it was not executed".to_owned());
+            }
+        }
+    }
+}
+
 /// The loop of an agent.
 #[derive(Debug)]
 pub struct Agent {
@@ -247,7 +263,7 @@ impl Agent {
         self.turns.iter().map(|turn| turn.said.tokens).sum()
     }
 
-    /// Waits until the calls of the last message have ended. Then these are the messages for the model; `None` if its
+    /// Waits until the calls of the messages have ended. Then these are the messages for the model; `None` if its
     /// last message has no calls, so that it is the answer. Cancel safe.
     ///
     /// # Errors
@@ -303,15 +319,21 @@ impl Agent {
             ..v1::AppendCallsRequest::default()
         };
         match self.client.append(request).await {
-            Ok(_) => {}
-            // It was stored, by a request whose response was lost or by another process.
-            Err(Error::Refused(status)) if reason(&status) == Some(Reason::DuplicateCallId) => {
-                return self.read().await;
+            Ok(_) => {
+                self.take(stored);
+                self.confirm(number).await
             }
-            Err(error) => return Err(self.failed(error)),
+            // Perhaps it was stored, by a request whose response was lost or by another process, which may also have
+            // gone on since.
+            Err(Error::Refused(status)) if may_be_stored(&status) => {
+                self.read().await?;
+                match self.turns.len() >= number {
+                    true => Ok(()),
+                    false => Err(self.failed(Error::Refused(status))),
+                }
+            }
+            Err(error) => Err(self.failed(error)),
         }
-        self.take(stored);
-        self.confirm(number).await
     }
 
     /// Closes the run, which then ends.
@@ -352,8 +374,11 @@ impl Agent {
                 waiting.push(number);
             }
         }
+        let ids: HashSet<&str> = run.calls.iter().map(|call| call.call_id.as_str()).collect();
         for said in read {
-            let (stored, _) = self.planned(self.turns.len() + 1, said)?;
+            let number = self.turns.len() + 1;
+            let (mut stored, _) = self.planned(number, said)?;
+            stored.correct(number, &ids);
             self.take(stored);
         }
         for number in waiting {
@@ -430,9 +455,9 @@ impl Agent {
         }
     }
 
-    /// Whether all calls of the last message have ended.
+    /// Whether all calls have ended, as far as this loop has heard: one that goes on hears the old ones again.
     fn is_settled(&self) -> bool {
-        self.turns.last().is_none_or(|last| last.calls.values().all(|id| self.heard.has_ended(id)))
+        self.turns.iter().flat_map(|turn| turn.calls.values()).all(|id| self.heard.has_ended(id))
     }
 }
 
@@ -459,11 +484,22 @@ async fn opened(client: &Client, request: v1::CreateRunRequest) -> Result<(Strin
         // It was opened before, with another timeout.
         Err(Error::Refused(status)) if reason(&status) == Some(Reason::RequestIdTaken) => {
             let run_id = metadata(&status, "run_id").unwrap_or_default();
-            let watch = client.watch(&run_id, None, v1::FloorPolicy::Interleaved).await?;
+            let watch =
+                client.watch(&run_id, None, v1::FloorPolicy::Interleaved).await.map_err(|error| match error {
+                    // Its request is not yet, or no longer, in the log: another one under the same id finds out.
+                    Error::Refused(status) if reason(&status) == Some(Reason::RunNotFound) => Error::RunUnknown,
+                    error => error,
+                })?;
             Ok((run_id, watch))
         }
         Err(error) => Err(error.into()),
     }
+}
+
+/// Whether a refusal to store a message leaves open that one is stored in its place.
+fn may_be_stored(status: &Status) -> bool {
+    use Reason::{DuplicateCallId, RunClosed, RunEnded, TooManyCalls};
+    matches!(reason(status), Some(DuplicateCallId | TooManyCalls | RunClosed | RunEnded))
 }
 
 fn turn_id(number: usize) -> String {

@@ -1,5 +1,7 @@
 //! The error of a request.
 
+use std::time::Duration;
+
 use proto::Reason;
 use tonic::Status;
 use tonic_types::StatusExt as _;
@@ -41,6 +43,12 @@ pub fn reason(status: &Status) -> Option<Reason> {
 #[must_use]
 pub fn reason_code(status: &Status) -> Option<String> {
     status.get_details_error_info().map(|info| info.reason)
+}
+
+/// How long to wait before the same request is sent again; `None` if the coordinator gave no time.
+#[must_use]
+pub fn retry_after(status: &Status) -> Option<Duration> {
+    status.get_details_retry_info()?.retry_delay
 }
 
 /// What a refusal says about itself under a name, such as the `run_id` of a run that exists.

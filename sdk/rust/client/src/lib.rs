@@ -46,7 +46,7 @@ mod watch;
 pub use bytes::Bytes;
 pub use client::Client;
 pub use connection::Connection;
-pub use error::{Error, metadata, reason, reason_code};
+pub use error::{Error, metadata, reason, reason_code, retry_after};
 pub use objects::ObjectReader;
 pub use proto::Reason;
 /// The messages of the API. Their comments describe every field.

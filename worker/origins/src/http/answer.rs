@@ -211,7 +211,7 @@ async fn excerpt(endpoint: &Endpoint, mut body: Incoming) -> String {
 }
 
 /// A text without secrets, and without the first part of one at its end, as of one that was cut in two.
-fn masked(text: &str, secrets: &[String]) -> String {
+pub(super) fn masked(text: &str, secrets: &[String]) -> String {
     let mut text = secrets.iter().fold(text.to_owned(), |text, secret| text.replace(secret, "[secret]"));
     let part = |secret: &String| {
         let mut parts = (PART_BYTES..secret.len()).rev().filter_map(|bytes| secret.get(..bytes));

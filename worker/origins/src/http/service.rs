@@ -235,6 +235,12 @@ impl Service {
         Ok(Answer { endpoint, response, form, lines, events, waiting: Vec::new(), ended: false })
     }
 
+    /// A text of an answer without the secrets of the request, as errors may quote it.
+    #[must_use]
+    pub fn masked(&self, text: &str) -> String {
+        answer::masked(text, &self.endpoint.secrets())
+    }
+
     /// The error of an answer that is not what the service should answer.
     #[must_use]
     pub fn malformed(&self, why: &str) -> ToolError {

@@ -217,7 +217,7 @@ impl Shared {
         let uploads = Uploads::default();
         let firing = ScheduleTask::new(self.schedules.clone(), runs.clone(), self.owned.clone());
         tasks.spawn(|end| firing.keep(end));
-        let (abandoned, left) = api::abandoned::queue();
+        let (abandoned, left) = api::abandoned::queue(tasks.stop.clone());
         tasks.spawn(|end| api::abandoned::cancel(left, end));
         let api = api::Api {
             runs,

@@ -134,6 +134,12 @@ async fn a_run_is_shared_by_requests_that_each_have_one_call_and_exclusive_calls
     let other = json!({ "path": path, "name": "other", "for_ms": 1 });
     let refused = http.post(&format!("/v1/tool_calls:batch?run={run}"), &turn(&[("one", "edits", other)])).await;
     assert_eq!(refused.problem().1, "DUPLICATE_CALL_ID", "another call under the id");
+    // Also if other arguments were accepted than were given.
+    for _ in 0..2 {
+        let strict_only = json!({ "state": {}, "after_ms": 1, "fails": null });
+        let answer = batch(http, &format!("?run={run}"), &turn(&[("null", "remembers", strict_only)])).await;
+        assert_eq!(said(&answer), ["Remembered."], "{answer}");
+    }
     // Calls without ids of their own never meet.
     let gemini =
         json!({ "role": "model", "parts": [{ "functionCall": { "name": "echo", "args": { "text": "hi" } } }] });
@@ -392,9 +398,9 @@ async fn definitions_come_with_notes_and_are_strict_if_they_can_be() {
         assert_eq!(tool["strict"], !others.contains_key(name), "{name}");
     }
     // What a strict model writes is understood: null stands for a parameter that may be missing.
-    let strict_only = json!({ "text": "hi", "fail": null });
-    let answer = batch(http, "", &turn(&[("a", "echo", strict_only)])).await;
-    assert_eq!(answer["complete"], true, "{answer}");
+    let strict_only = json!({ "state": {}, "after_ms": 1, "fails": null });
+    let answer = batch(http, "", &turn(&[("a", "remembers", strict_only)])).await;
+    assert_eq!((said(&answer), &answer["complete"]), (vec!["Remembered."], &json!(true)), "{answer}");
     assert_eq!(http.get("/v1/tools?format=gemini&strict=true").await.problem().0, 400);
 }
 

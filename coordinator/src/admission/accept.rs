@@ -14,6 +14,7 @@ use run::{
     Route, Rules, Run, TenantId, Timestamp, ToolName, Violation, WithoutWorker,
 };
 use schema::steps::Steps;
+use sha2::{Digest as _, Sha256};
 
 use crate::admission::custom::{Custom, CustomTools};
 use crate::admission::error::RequestError;
@@ -25,6 +26,9 @@ use crate::trace;
 
 /// Tool names that an "unknown tool" error lists: enough for any sensible set, and bounded for the others.
 const TOOLS_LISTED_MAX: usize = 64;
+/// Key in the metadata of a call that was added to a run, for the digest of its arguments as the client gave them, if
+/// others were accepted.
+pub(crate) const GIVEN_ARGUMENTS: &str = "toolyard.given_arguments";
 
 /// A call of a request.
 #[derive(Debug, Clone)]
@@ -113,10 +117,12 @@ impl<'a> Offer<'a> {
 
     /// The tool that is exported under a name which is no tool's own. The names of `form` come first.
     pub(crate) fn exported_as(&self, name: &ToolName, form: Option<Format>) -> Option<ToolName> {
-        if self.custom.contains_key(name) || self.registry.catalog.find(name).is_some() {
+        // The names of other tenants' tools change nothing.
+        let catalog = self.registry.catalog_of(self.tenant);
+        if self.custom.contains_key(name) || catalog.find(name).is_some() {
             return None;
         }
-        let all = self.registry.catalog_of(self.tenant).after(None);
+        let all = catalog.after(None);
         let offered = || all.iter().filter(|entry| self.holds(entry)).map(|entry| entry.name.as_str());
         let mut forms = form.into_iter().chain([Format::OpenAi, Format::Anthropic, Format::Gemini]);
         forms.find_map(|form| tools::meant(offered(), form, name.as_str()))?.parse().ok()
@@ -197,10 +203,15 @@ pub(crate) fn accept(calls: Vec<RequestedCall>, scope: &Scope<'_>) -> Vec<Arc<Ca
     let mut steps = steps_for(&calls);
     let with_index = calls.into_iter().zip(scope.first..);
     let with_forms = with_index.map(|(mut call, index)| {
+        let given = call.arguments.clone();
         if scope.form.is_some() {
             fail_if_oversized(&mut call);
         }
-        accept_one(call, index, scope, &mut steps)
+        let mut spec = accept_one(call, index, scope, &mut steps);
+        if scope.form.is_some() && scope.earlier.is_some() {
+            keep_given(&given, &mut spec);
+        }
+        spec
     });
     let mut specs: Vec<_> = with_forms.collect();
     limits::refuse_beyond(&mut specs, scope);
@@ -242,7 +253,7 @@ pub(crate) fn accept_one(mut call: RequestedCall, index: usize, scope: &Scope<'_
         Some(Unlisted::Client) => None,
         Some(Unlisted::Unresolved(_)) | None => offer.route(&tool, fit),
     };
-    let arguments = found.and_then(|(_, entry)| without_nulls(entry, &arguments)).unwrap_or(arguments);
+    let arguments = found.and_then(|(_, entry)| without_nulls(entry, &arguments, steps)).unwrap_or(arguments);
     let needs_worker = without_worker == WithoutWorker::Fail && not_before.is_none_or(|until| until <= now);
     let wanted = Wanted { tool: &tool, arguments: &arguments, needs_worker, custom, unlisted: unlisted.as_ref() };
     let route = match (route(&wanted, scope, found, steps), scope.client_only) {
@@ -297,6 +308,17 @@ fn fail_if_oversized(call: &mut RequestedCall) {
     }
 }
 
+/// Keeps the digest of the arguments that a client gave, if others were accepted, so that its repeated call is known.
+fn keep_given(given: &Bytes, spec: &mut CallSpec) {
+    if spec.arguments != *given && !given.is_empty() {
+        keep(GIVEN_ARGUMENTS, digest(given), &mut spec.metadata);
+    }
+}
+
+pub(crate) fn digest(arguments: &[u8]) -> String {
+    Sha256::digest(arguments).iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
 /// The hooks that workers must run on a call that a pool executes.
 fn required_hooks(tool: &ToolName, found: Option<(&PoolId, &Entry)>, scope: &Scope<'_>) -> Vec<String> {
     found.map(|(_, entry)| scope.hooks.required(tool, entry.alias_of.as_ref())).unwrap_or_default()
@@ -331,11 +353,15 @@ fn delegate(call: &mut RequestedCall, offer: &Offer<'_>) -> Option<Arc<Facade>> 
 
 /// Keeps the name that the client used in the call's metadata, if there is room for it.
 pub(crate) fn keep_called_as(name: &ToolName, metadata: &mut BTreeMap<String, String>) -> bool {
-    let others = metadata.iter().filter(|(key, _)| *key != CALLED_AS);
+    keep(CALLED_AS, name.to_string(), metadata)
+}
+
+fn keep(key: &str, value: String, metadata: &mut BTreeMap<String, String>) -> bool {
+    let others = metadata.iter().filter(|(other, _)| *other != key);
     let size: usize = others.map(|(key, value)| key.len() + value.len()).sum();
-    let has_room = size + CALLED_AS.len() + name.as_str().len() <= run::limit::METADATA_BYTES_MAX;
+    let has_room = size + key.len() + value.len() <= run::limit::METADATA_BYTES_MAX;
     if has_room {
-        metadata.insert(CALLED_AS.to_owned(), name.to_string());
+        metadata.insert(key.to_owned(), value);
     }
     has_room
 }
@@ -362,13 +388,14 @@ fn fits(entry: &Entry, arguments: &Bytes) -> bool {
 
 /// The arguments without nulls for parameters that may be missing and do not take null, if the tool takes them so only.
 /// A model that follows a strict definition writes them.
-fn without_nulls(entry: &Entry, arguments: &Bytes) -> Option<Bytes> {
+fn without_nulls(entry: &Entry, arguments: &Bytes, steps: &mut Steps) -> Option<Bytes> {
+    let mut fits = |arguments: &Bytes| entry.hosted.schema.check_within(arguments, steps).is_ok();
     let has_null = arguments.windows(4).any(|part| part == b"null");
-    if !has_null || arguments.len() > run::limit::ARGUMENTS_BYTES_MAX || fits(entry, arguments) {
+    if !has_null || arguments.len() > run::limit::ARGUMENTS_BYTES_MAX || fits(arguments) {
         return None;
     }
-    let pruned = schema::nulls::dropped(&entry.hosted.manifest.input_schema, arguments)?.into();
-    fits(entry, &pruned).then_some(pruned)
+    let pruned: Bytes = schema::nulls::dropped(&entry.hosted.manifest.input_schema, arguments)?.into();
+    fits(&pruned).then_some(pruned)
 }
 
 /// The context of a call: of the run's context, overridden by the call's, the keys that the tool declares. The place of

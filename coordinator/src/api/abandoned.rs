@@ -19,9 +19,14 @@ type Left = (Runs, RunId, Vec<CallId>);
 
 /// The queue.
 #[derive(Debug, Clone)]
-pub(crate) struct Queue(mpsc::Sender<Left>);
+pub(crate) struct Queue {
+    sender: mpsc::Sender<Left>,
+    /// The coordinator stops, which ends all answers: no client has disconnected.
+    stop: CancellationToken,
+}
 
-/// A run that is cancelled when this is dropped.
+/// A run that is cancelled when this is dropped. A request with an id may be repeated and then follows the same run, so
+/// it has none.
 #[derive(Debug)]
 pub(crate) struct Abandoned {
     queue: Queue,
@@ -29,9 +34,9 @@ pub(crate) struct Abandoned {
 }
 
 /// The queue, and its other end.
-pub(crate) fn queue() -> (Queue, mpsc::Receiver<Left>) {
+pub(crate) fn queue(stop: CancellationToken) -> (Queue, mpsc::Receiver<Left>) {
     let (sender, receiver) = mpsc::channel(QUEUE_MAX);
-    (Queue(sender), receiver)
+    (Queue { sender, stop }, receiver)
 }
 
 /// Cancels the runs in the queue.
@@ -76,9 +81,9 @@ impl Abandoned {
 
 impl Drop for Abandoned {
     fn drop(&mut self) {
-        if let Some(left) = self.left.take() {
+        if let Some(left) = self.left.take().filter(|_| !self.queue.stop.is_cancelled()) {
             let run = left.1;
-            if self.queue.0.try_send(left).is_err() {
+            if self.queue.sender.try_send(left).is_err() {
                 tracing::warn!(%run, "too many disconnected clients: the run is not cancelled");
             }
         }

@@ -10,6 +10,8 @@ use serde_json::value::RawValue;
 const REFERENCES_MAX: usize = 8;
 /// The deepest nesting that is searched.
 const DEPTH_MAX: usize = 64;
+/// Values that are searched, one for each choice that it may be.
+const VISITS_MAX: usize = 10_000;
 
 /// The arguments without members that are null, optional, and declared with types that have no null. `None` if there is
 /// no such member. Other members keep their text.
@@ -17,41 +19,70 @@ const DEPTH_MAX: usize = 64;
 pub fn dropped(schema: &str, arguments: &[u8]) -> Option<String> {
     let schema: Value = serde_json::from_str(schema).ok()?;
     let arguments: &RawValue = serde_json::from_slice(arguments).ok()?;
-    pruned(arguments.get(), &schema, &schema, 0)
+    Search { root: &schema, visits: 0 }.pruned(arguments.get(), &schema, 0)
 }
 
-fn pruned(text: &str, schema: &Value, root: &Value, depth: usize) -> Option<String> {
-    let schema = followed(schema, root)?;
-    if depth > DEPTH_MAX {
-        return None;
-    }
-    match text.as_bytes().first()? {
-        b'{' => {
-            let members: BTreeMap<String, &RawValue> = serde_json::from_str(text).ok()?;
-            let (mut kept, mut is_changed) = (Vec::with_capacity(members.len()), false);
-            for (name, value) in members {
-                let property = &schema["properties"][name.as_str()];
-                if value.get() == "null" && stands_for_missing(&name, property, schema, root) {
-                    is_changed = true;
-                    continue;
+struct Search<'a> {
+    root: &'a Value,
+    visits: usize,
+}
+
+impl Search<'_> {
+    fn pruned(&mut self, text: &str, schema: &Value, depth: usize) -> Option<String> {
+        let root = self.root;
+        let schema = followed(schema, root)?;
+        self.visits += 1;
+        if depth > DEPTH_MAX || self.visits > VISITS_MAX {
+            return None;
+        }
+        // The first choice that changes; a value that does not fit after that is left as it was.
+        if let Some(choices) = choices(schema).filter(|_| schema.get("properties").is_none()) {
+            return choices.iter().find_map(|choice| self.pruned_as(choice, text, depth + 1));
+        }
+        match text.as_bytes().first()? {
+            b'{' => {
+                let members: BTreeMap<String, &RawValue> = serde_json::from_str(text).ok()?;
+                let (mut kept, mut is_changed) = (Vec::with_capacity(members.len()), false);
+                for (name, value) in members {
+                    let property = &schema["properties"][name.as_str()];
+                    if value.get() == "null" && stands_for_missing(&name, property, schema, root) {
+                        is_changed = true;
+                        continue;
+                    }
+                    let changed = self.pruned(value.get(), property, depth + 1);
+                    is_changed |= changed.is_some();
+                    let value = changed.unwrap_or_else(|| value.get().to_owned());
+                    kept.push(format!("{}:{value}", Value::from(name)));
                 }
-                let changed = pruned(value.get(), property, root, depth + 1);
-                is_changed |= changed.is_some();
-                let value = changed.unwrap_or_else(|| value.get().to_owned());
-                kept.push(format!("{}:{value}", Value::from(name)));
+                is_changed.then(|| format!("{{{}}}", kept.join(",")))
             }
-            is_changed.then(|| format!("{{{}}}", kept.join(",")))
+            b'[' => {
+                let elements: Vec<&RawValue> = serde_json::from_str(text).ok()?;
+                let changed: Vec<Option<String>> =
+                    elements.iter().map(|element| self.pruned(element.get(), &schema["items"], depth + 1)).collect();
+                let is_changed = changed.iter().any(Option::is_some);
+                let kept = elements.iter().zip(changed).map(|(old, new)| new.unwrap_or_else(|| old.get().to_owned()));
+                is_changed.then(|| format!("[{}]", kept.collect::<Vec<_>>().join(",")))
+            }
+            _ => None,
         }
-        b'[' => {
-            let elements: Vec<&RawValue> = serde_json::from_str(text).ok()?;
-            let changed: Vec<Option<String>> =
-                elements.iter().map(|element| pruned(element.get(), &schema["items"], root, depth + 1)).collect();
-            let is_changed = changed.iter().any(Option::is_some);
-            let kept = elements.iter().zip(changed).map(|(old, new)| new.unwrap_or_else(|| old.get().to_owned()));
-            is_changed.then(|| format!("[{}]", kept.collect::<Vec<_>>().join(",")))
-        }
-        _ => None,
     }
+
+    /// The value as one of several choices. An object with members that the choice does not have is none of it.
+    fn pruned_as(&mut self, choice: &Value, text: &str, depth: usize) -> Option<String> {
+        let properties = &followed(choice, self.root)?["properties"];
+        if let (Value::Object(properties), true) = (properties, text.starts_with('{')) {
+            let members: BTreeMap<String, &RawValue> = serde_json::from_str(text).ok()?;
+            if !members.keys().all(|name| properties.contains_key(name)) {
+                return None;
+            }
+        }
+        self.pruned(text, choice, depth)
+    }
+}
+
+fn choices(schema: &Value) -> Option<&Vec<Value>> {
+    schema["anyOf"].as_array().or_else(|| schema["oneOf"].as_array())
 }
 
 /// The schema that a schema refers to.
@@ -85,10 +116,7 @@ fn takes_null(schema: &Value, root: &Value, depth: usize) -> bool {
     match &schema["type"] {
         Value::String(kind) => kind == "null",
         Value::Array(kinds) => kinds.iter().any(|kind| kind == "null"),
-        _ => {
-            let choices = schema["anyOf"].as_array().or_else(|| schema["oneOf"].as_array());
-            choices.is_none_or(|choices| choices.iter().any(|choice| takes_null(choice, root, depth + 1)))
-        }
+        _ => choices(schema).is_none_or(|choices| choices.iter().any(|choice| takes_null(choice, root, depth + 1))),
     }
 }
 
@@ -104,10 +132,12 @@ mod tests {
             "any": {},
             "perhaps": { "type": ["string", "null"] },
             "near": { "$ref": "#/$defs/Place" },
+            "last": { "anyOf": [{ "$ref": "#/$defs/Name" }, { "$ref": "#/$defs/Place" }, { "type": "null" }] },
             "all": { "type": "array", "items": { "$ref": "#/$defs/Place" } }
         },
         "required": ["city"],
-        "$defs": { "Place": { "type": "object", "properties": { "lat": { "type": "number" } } } }
+        "$defs": { "Place": { "type": "object", "properties": { "lat": { "type": "number" } } },
+            "Name": { "type": "object", "properties": { "lat": {}, "name": { "type": "string" } } } }
     }"##;
 
     #[test]
@@ -117,6 +147,10 @@ mod tests {
             (r#"{"city":null,"any":null,"perhaps":null}"#, None),
             (r#"{"near":{"lat":null},"city":1.10}"#, Some(r#"{"city":1.10,"near":{}}"#)),
             (r#"{"near":null,"all":[{"lat":null},{"lat":2.0}]}"#, Some(r#"{"all":[{},{"lat":2.0}]}"#)),
+            (r#"{"last":{"lat":null}}"#, Some(r#"{"last":{}}"#)),
+            (r#"{"last":{"name":null}}"#, Some(r#"{"last":{}}"#)),
+            (r#"{"last":null}"#, None),
+            (r#"{"last":{"name":"A","lat":null}}"#, None),
             (r#"{"unknown":null}"#, None),
             ("[null]", None),
             ("not json", None),

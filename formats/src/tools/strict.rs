@@ -145,25 +145,19 @@ fn close(schema: &Map<String, Value>, made: &mut Map<String, Value>, at: &str, d
 /// The schema with null as a further value.
 fn nullable(mut schema: Value) -> Value {
     let null = json!("null");
-    match &mut schema["type"] {
-        Value::Array(kinds) => {
+    // A constant stays the only value beside null.
+    if schema.get("const").is_some_and(|value| !value.is_null()) {
+        return null_or(schema);
+    }
+    match schema.get_mut("type") {
+        Some(Value::Array(kinds)) => {
             if !kinds.contains(&null) {
                 kinds.push(null);
             }
         }
-        Value::String(kind) if kind == "null" => {}
-        Value::String(kind) => schema["type"] = json!([kind, "null"]),
-        _ => {
-            let described = schema.as_object_mut().and_then(|schema| {
-                schema.remove("type");
-                schema.remove("description")
-            });
-            let mut either = json!({ "anyOf": [schema, { "type": "null" }] });
-            if let Some(description) = described {
-                either["description"] = description;
-            }
-            return either;
-        }
+        Some(Value::String(kind)) if kind == "null" => {}
+        Some(Value::String(kind)) => schema["type"] = json!([kind, "null"]),
+        _ => return null_or(schema),
     }
     if let Value::Array(values) = &mut schema["enum"] {
         if !values.contains(&Value::Null) {
@@ -173,6 +167,16 @@ fn nullable(mut schema: Value) -> Value {
         members.remove("enum");
     }
     schema
+}
+
+/// A choice of null and the schema.
+fn null_or(mut schema: Value) -> Value {
+    let described = schema.as_object_mut().and_then(|schema| schema.remove("description"));
+    let mut either = json!({ "anyOf": [schema, { "type": "null" }] });
+    if let Some(description) = described {
+        either["description"] = description;
+    }
+    either
 }
 
 #[cfg(test)]
@@ -187,6 +191,7 @@ mod tests {
                 "city": { "type": "string", "minLength": 1, "description": "Which" },
                 "unit": { "type": "string", "enum": ["C", "F"], "default": "C" },
                 "near": { "$ref": "#/$defs/Place" },
+                "mode": { "type": "string", "const": "fast" },
                 "kinds": { "type": "array", "items": { "oneOf": [{ "type": "string" }, { "type": "integer" }] } },
             },
             "required": ["city"],
@@ -198,12 +203,13 @@ mod tests {
                 "city": { "type": "string", "description": "Which" },
                 "unit": { "type": ["string", "null"], "enum": ["C", "F", null] },
                 "near": { "anyOf": [{ "$ref": "#/$defs/Place" }, { "type": "null" }] },
+                "mode": { "anyOf": [{ "type": "string", "const": "fast" }, { "type": "null" }] },
                 "kinds": {
                     "type": ["array", "null"],
                     "items": { "anyOf": [{ "type": "string" }, { "type": "integer" }] },
                 },
             },
-            "required": ["city", "kinds", "near", "unit"],
+            "required": ["city", "kinds", "mode", "near", "unit"],
             "additionalProperties": false,
             "$defs": { "Place": {
                 "type": "object", "properties": { "lat": { "type": ["number", "null"] } },

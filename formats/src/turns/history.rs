@@ -1,8 +1,6 @@
 //! A conversation whose last turn is to be answered: calls that have results already are passed over, and calls of
 //! earlier turns that never got one are dangling.
 
-use std::collections::HashSet;
-
 use serde_json::value::RawValue;
 
 use crate::turns::answer::Answer;
@@ -20,6 +18,8 @@ const DANGLING: &str = "the call was not executed: the conversation went on with
 pub struct History {
     /// The last turn without the calls that have results. Empty if the conversation went on after it.
     pub turn: Turn,
+    /// The last message is the model's. If not, the model must speak next.
+    pub is_of_model: bool,
     /// Results for calls of earlier turns: the index of the message after which they belong, and the messages.
     pub dangling: Vec<(usize, Vec<Box<RawValue>>)>,
 }
@@ -50,9 +50,12 @@ impl History {
             None => recognised(&messages)?,
         };
         let mut turns: Vec<(usize, Turn, bool)> = Vec::new();
+        let mut is_of_model = false;
         for (index, message) in messages.iter().enumerate() {
-            match said(message, form)? {
-                Said::Turn(turn) if turn.calls.is_empty() => close(&mut turns),
+            let said = said(message, form)?;
+            is_of_model = matches!(said, Said::Turn(_));
+            match said {
+                Said::Turn(turn) if turn.calls.is_empty() && turn.passed_over.is_empty() => close(&mut turns),
                 Said::Turn(turn) => {
                     close(&mut turns);
                     turns.push((index, turn, false));
@@ -72,7 +75,7 @@ impl History {
         let dangling = turns.into_iter().filter(|(_, turn, _)| !turn.calls.is_empty());
         let results = |turn: &Turn| turn.answers(|_| Some(Answer::error(DANGLING)));
         let dangling = dangling.map(|(index, turn, _)| (index, results(&turn))).collect();
-        Ok(Self { turn, dangling })
+        Ok(Self { turn, is_of_model, dangling })
     }
 }
 
@@ -116,7 +119,8 @@ fn said(message: &Node<'_>, form: Form) -> Result<Said, Error> {
         "tool" => Ok(Said::Results(object.string("tool_call_id")?.into_iter().collect())),
         "function" => Ok(Said::Results(object.string("name")?.into_iter().collect())),
         "user" => {
-            let mut ids: HashSet<String> = HashSet::new();
+            // In order, and as often as they are there: a form without ids names the tool only.
+            let mut ids: Vec<String> = Vec::new();
             let list = object.get("content").or_else(|| object.get("parts")).filter(Node::is_array);
             let mut others = list.is_none();
             for part in list.map(|list| list.array()).transpose()?.into_iter().flatten() {
@@ -132,7 +136,7 @@ fn said(message: &Node<'_>, form: Form) -> Result<Said, Error> {
                 ids.extend(id);
             }
             // Text beside results is said after them.
-            Ok(if ids.is_empty() && others { Said::Other } else { Said::Results(ids.into_iter().collect()) })
+            Ok(if ids.is_empty() && others { Said::Other } else { Said::Results(ids) })
         }
         _ => Ok(Said::Other),
     }

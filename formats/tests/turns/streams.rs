@@ -135,7 +135,21 @@ fn of_a_conversation_only_the_calls_without_results_are_left() {
     assert!(dangling[0].get().contains("\"a\"") && dangling[0].get().contains("was not executed"));
     let read = history(&json!([turn(&["a"]), user()]));
     assert_eq!((read.turn.calls.len(), read.dangling.len()), (0, 1), "the conversation went on");
+    assert!(!read.is_of_model, "the model must speak next");
+    assert!(history(&json!([user(), { "role": "assistant", "content": "Done" }])).is_of_model);
     assert!(history(&json!([turn(&["a"]), result("a")])).turn.calls.is_empty());
+}
+
+#[test]
+fn each_result_without_an_id_answers_one_call_of_its_tool() {
+    let call = |n: u8| json!({ "functionCall": { "name": "echo", "args": { "n": n } } });
+    let result = || json!({ "functionResponse": { "name": "echo", "response": { "result": "done" } } });
+    let conversation = |results: &[Value]| {
+        history(&json!([{ "role": "model", "parts": [call(1), call(2)] }, { "role": "user", "parts": results }]))
+    };
+    assert!(conversation(&[result(), result()]).turn.calls.is_empty());
+    let one = conversation(&[result()]).turn;
+    assert_eq!((one.calls.len(), one.calls[0].pointer.ends_with("/parts/1/functionCall")), (1, true), "{one:?}");
 }
 
 #[test]

@@ -57,11 +57,11 @@ pub(super) async fn batch(api: Api, ask: Ask) -> Result<Response, Problem> {
         let request = v1::ExecuteRunRequest { run, floor_policy: floor_policy.into() };
         Some(Box::pin(api.execute_run(request)).await.map_err(problem)?)
     };
-    let Terms { turn, dangling, options, wait, .. } = terms;
-    let turn = Answering { turn, refused, dangling, is_shared };
+    let Terms { turn, dangling, is_of_model, options, wait, .. } = terms;
+    let turn = Answering { turn, refused, dangling, is_of_model, is_shared };
     let Some(reader) = reader else { return Ok(turn.response(None)) };
     let (until, wanted) = (Instant::now() + wait, shared::ids(&calls));
-    let abandoned = options.cancels_on_disconnect.then(|| {
+    let abandoned = (options.cancels_on_disconnect && options.run.request_id.is_empty()).then(|| {
         let calls = if is_shared { wanted.clone() } else { Vec::new() };
         Abandoned::new(&api.abandoned, &api.runs, (reader.run().id(), calls))
     });
@@ -85,16 +85,25 @@ fn names(form: Form) -> Format {
 
 /// The run's output as it is produced, then the messages as an event of their own.
 fn events(turn: Answering, waiting: Waiting) -> Response {
-    let stream = futures::stream::unfold(Some((turn, waiting)), async |state| {
-        let (turn, mut waiting) = state?;
+    let stream = futures::stream::unfold(Some((turn, waiting, Instant::now())), async |state| {
+        let (turn, mut waiting, mut told_at) = state?;
         match waiting.next().await {
             Ok(Word::Events(mut events)) => {
                 if turn.is_shared {
-                    events.retain(|event| shared::is_of(event, &waiting.wanted));
+                    events.retain(|event| shared::is_of(event, |call| waiting.is_ours(call)));
                 }
-                Some((sse::text(Ok(Piece { events, ..Piece::default() })), Some((turn, waiting))))
+                // Events of other requests are nothing to this client.
+                let is_silent = events.is_empty() && told_at.elapsed() >= HEARTBEAT;
+                if is_silent || !events.is_empty() {
+                    told_at = Instant::now();
+                }
+                let text = match is_silent {
+                    true => Bytes::from_static(sse::HEARTBEAT),
+                    false => sse::text(Ok(Piece { events, ..Piece::default() })),
+                };
+                Some((text, Some((turn, waiting, told_at))))
             }
-            Ok(Word::Nothing) => Some((Bytes::from_static(sse::HEARTBEAT), Some((turn, waiting)))),
+            Ok(Word::Nothing) => Some((Bytes::from_static(sse::HEARTBEAT), Some((turn, waiting, Instant::now())))),
             Ok(Word::Settled(run)) => {
                 let mut text = Vec::new();
                 sse::event(&mut text, None, Some("messages"), &turn.json(Some((&run, &waiting.heard))));
@@ -156,6 +165,17 @@ impl Waiting {
         Ok(response)
     }
 
+    /// Whether a call is one of the client's, or a question of one.
+    fn is_ours(&self, call: &str) -> bool {
+        let wants = |id: &str| self.wanted.iter().any(|wanted| wanted.as_str() == id);
+        let asking = || {
+            let run = self.reader.run();
+            let question = run.find(&call.parse().ok()?)?;
+            run.call(question.spec().asked_by.as_ref()?.attempt.call)
+        };
+        wants(call) || asking().is_some_and(|asking| wants(asking.spec().id.as_str()))
+    }
+
     /// The client got its answer, so the run goes on.
     fn keep(self) {
         if let Some(abandoned) = self.abandoned {
@@ -176,7 +196,9 @@ impl Waiting {
             return Ok(Word::Settled(run));
         }
         let now = Instant::now();
-        let is_opened = self.reader.run().opened_at().is_some();
+        // Calls that were added to an open run may be far behind in the output that is read.
+        let known = self.reader.run();
+        let is_opened = known.opened_at().is_some() && self.wanted.iter().all(|call| known.find(call).is_some());
         // A closed run is read to its end.
         let has_all = || self.wanted.iter().all(|call| self.heard.has_ended(call.as_str()));
         if is_opened && self.reader.run().is_open() && has_all() {
@@ -185,14 +207,14 @@ impl Waiting {
         if is_opened && (self.until <= now || self.api.stop.is_cancelled()) {
             return Ok(self.as_it_stands());
         }
-        // The run is stored, so it will be opened; its state is not known before.
+        // The run and its calls are stored, so they will be read; their state is not known before.
         let until = if is_opened { self.until.min(now + HEARTBEAT) } else { now + OPENING_MAX };
         let events = tokio::select! {
             biased;
             events = self.reader.next() => events,
             () = self.api.stop.cancelled(), if is_opened => return Ok(self.as_it_stands()),
             () = tokio::time::sleep_until(until) => {
-                let (run, reason) = (self.reader.run().id(), "the log does not show its opening yet".to_owned());
+                let (run, reason) = (self.reader.run().id(), "the log does not show its calls yet".to_owned());
                 if is_opened {
                     return Ok(Word::Nothing);
                 }
@@ -201,10 +223,7 @@ impl Waiting {
         };
         match events {
             Ok(Some(events)) => {
-                for (object_id, bytes) in stored::read(&self.api, &events, &mut self.room).await? {
-                    self.heard.keep(object_id, bytes);
-                }
-                events.iter().for_each(|event| self.heard.take(event));
+                self.take(&events).await?;
                 if events.iter().any(|event| self.may_wait(event)) {
                     // The reader may be far behind, so a client may have acted since.
                     let id = self.reader.run().id();
@@ -217,6 +236,15 @@ impl Waiting {
             Err(WatchError::Stopped(_)) if is_opened => Ok(self.as_it_stands()),
             Err(error) => Err(broken(&self.reader, error)),
         }
+    }
+
+    /// Applies events to what was heard of the calls, with the stored images among them.
+    async fn take(&mut self, events: &[v1::RunEvent]) -> Result<(), ApiError> {
+        for (object_id, bytes) in stored::read(&self.api, events, &mut self.room).await? {
+            self.heard.keep(object_id, bytes);
+        }
+        events.iter().for_each(|event| self.heard.take(event));
+        Ok(())
     }
 
     /// After this event all of the calls may wait for a client or an approver.
@@ -249,7 +277,7 @@ impl Waiting {
             let events = tokio::time::timeout_at(give_up, self.reader.next_through(through)).await;
             let late = |_| RequestError::BrokerUnavailable("the log did not return entries that it holds".into());
             let Some(events) = events.map_err(late)?? else { return Ok(Arc::new(self.reader.run().clone())) };
-            events.iter().for_each(|event| self.heard.take(event));
+            self.take(&events).await?;
         }
     }
 

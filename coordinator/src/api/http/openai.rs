@@ -245,7 +245,8 @@ fn hosted(api: &Api) -> impl Fn(&str) -> Option<String> + 'static {
     let runs = api.runs.clone();
     let registry = std::sync::Arc::clone(&runs.registry.borrow());
     move |name| {
-        let known = |name: &ToolName| registry.catalog.find(name).map(|entry| entry.name.to_string());
+        let catalog = registry.catalog_of(runs.caller.tenant());
+        let known = |name: &ToolName| catalog.find(name).map(|entry| entry.name.to_string());
         let hidden = || known(&name.replace("__", ".").parse().ok()?);
         known(&runs.own_name(name)?).or_else(hidden)
     }

@@ -192,11 +192,12 @@ async fn create_run(api: Api, mut ask: Ask) -> Answered {
     let (floor_policy, cancels) = (ask.take_floor_policy()?, ask.take_on_disconnect()?);
     let mut run: v1::CreateRunRequest = ask.read()?;
     run.request_id = ask.request_id(run.request_id)?;
+    let may_be_repeated = !run.request_id.is_empty();
     if ask.wants_events() {
         let request = v1::ExecuteRunRequest { run: Some(run), floor_policy };
         let reader = api.execute_run(request).await.map_err(|error| ask.problem(error))?;
         let abandoned = || Abandoned::new(&api.abandoned, &api.runs, (reader.run().id(), Vec::new()));
-        let abandoned = cancels.then(abandoned);
+        let abandoned = (cancels && !may_be_repeated).then(abandoned);
         return Ok(sse::output(reader, api.stop.clone(), abandoned));
     }
     let answer = api.create_run(run).await.map_err(|error| ask.problem(error))?;

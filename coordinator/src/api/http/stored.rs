@@ -18,6 +18,13 @@ pub(crate) const ALL_BYTES_MAX: u64 = 16 * 1024 * 1024;
 #[derive(Debug)]
 pub(crate) struct Room(u64);
 
+impl Room {
+    /// Nothing is inlined.
+    pub(crate) const fn none() -> Self {
+        Self(0)
+    }
+}
+
 impl Default for Room {
     fn default() -> Self {
         Self(ALL_BYTES_MAX)

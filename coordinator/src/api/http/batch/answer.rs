@@ -19,6 +19,8 @@ pub(super) struct Answering {
     pub(super) refused: HashMap<String, String>,
     /// Results for calls of earlier turns.
     pub(super) dangling: Vec<(usize, Vec<Box<RawValue>>)>,
+    /// The newest message is the model's: a turn without calls is the end.
+    pub(super) is_of_model: bool,
     /// The run has calls of other requests.
     pub(super) is_shared: bool,
 }
@@ -32,7 +34,7 @@ struct Answered<'a> {
     status: Option<&'static str>,
     /// Every call is answered; otherwise those of `open_calls` are not.
     complete: bool,
-    /// The turn has no calls, so the model has finished.
+    /// The turn is the newest message and has no calls, so the model has finished.
     finish: bool,
     /// The messages are the final answer: the model need not be called again.
     return_direct: bool,
@@ -81,13 +83,17 @@ impl Answering {
             RawValue::from_string(proto::json::write(&api::call_in(run, call))).expect("it was written as JSON")
         });
         let open: Vec<_> = open.collect();
+        // The run may be read only in part.
+        let has_ended = |call: &formats::turns::Call| {
+            self.refused.contains_key(&call.id) || run.is_some_and(|(_, heard)| heard.has_ended(&call.id))
+        };
         let dangling = self.dangling.iter();
         let answered = Answered {
             format: self.turn.form.as_str(),
             run_id: run.map(|(run, _)| run.id().to_string()),
             status: run.map(|(run, _)| api::status(run.status()).as_str_name()),
-            complete: open.is_empty(),
-            finish: self.turn.calls.is_empty() && self.turn.passed_over.is_empty(),
+            complete: open.is_empty() && self.turn.calls.iter().all(has_ended),
+            finish: self.is_of_model && self.turn.calls.is_empty() && self.turn.passed_over.is_empty(),
             return_direct: self.returns_direct(run.map(|(run, _)| run)),
             messages,
             open_calls: open,

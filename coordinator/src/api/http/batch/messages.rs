@@ -34,7 +34,7 @@ pub(in crate::api::http) async fn messages(api: Api, ask: Ask) -> Result<Respons
     let known = waiting.caught_up().await.map_err(|error| ask.problem(error))?;
     waiting.wanted = known.requested_calls().map(|call| call.spec().id.clone()).collect();
     let turn = turn_of(&waiting.api, &known, form);
-    let turn = Answering { turn, refused: HashMap::new(), dangling: Vec::new(), is_shared: false };
+    let turn = Answering { turn, refused: HashMap::new(), dangling: Vec::new(), is_of_model: true, is_shared: false };
     if wanted.wait.is_zero() || waiting.waits(&known) {
         return Ok(turn.response(Some((&known, &waiting.heard))));
     }

@@ -4,12 +4,15 @@
 use formats::options::Options;
 use formats::turns::Turn;
 use proto::names::CALLED_AS;
-use proto::v1;
 use proto::v1::run_event::Event;
-use run::{CallId, Run, RunId};
+use proto::{Reason, v1};
+use run::{CallId, CallState, Run, RunId};
 use uuid::Builder;
 
+use crate::admission::accept::{GIVEN_ARGUMENTS, digest};
+use crate::admission::error::RequestError;
 use crate::api::{Api, ApiError};
+use crate::auth::callers::Role;
 use crate::readers::Reader;
 
 /// Gives ids to calls that have none of their own, because generated ones would meet those of other requests.
@@ -40,18 +43,47 @@ pub(super) async fn add(
         .run_id
         .parse()
         .map_err(|error: run::InvalidId| ApiError::malformed("run_id", format!("run: {error}")))?;
+    // The answer is the output of the run, so nothing is added for a caller who may not read it.
+    api.runs.caller.must(Role::Read).map_err(RequestError::from)?;
     let run = api.runs.known(run_id).await?.run;
-    let v1::CreateRunRequest { request_tools, files, approve, context, .. } = options.run.clone();
-    let new = calls.into_iter().filter(|call| !has(api, &run, call));
-    let new: Vec<v1::NewCall> = new.map(|call| v1::NewCall { context: context.clone(), ..call }).collect();
-    if !new.is_empty() {
-        let run_id = options.run_id.clone();
-        let request = v1::AppendCallsRequest { run_id, calls: new, request_tools, files, approve };
-        Box::pin(api.append_calls(request)).await?;
+    if let Err(error) = add_new(api, &run, options, &calls).await {
+        if error.reason != Reason::DuplicateCallId {
+            return Err(error);
+        }
+        // The same request may have been repeated meanwhile.
+        let run = api.runs.known(run_id).await?.run;
+        add_new(api, &run, options, &calls).await?;
     }
     let watched =
         v1::WatchRunRequest { run_id: options.run_id.clone(), after_sequence: None, floor_policy: floor_policy.into() };
     api.watch_run(watched).await
+}
+
+/// Adds the calls that the run does not have, and approves those of the others that still await it.
+async fn add_new(api: &Api, run: &Run, options: &Options, calls: &[v1::NewCall]) -> Result<(), ApiError> {
+    let v1::CreateRunRequest { request_tools, files, mut approve, context, .. } = options.run.clone();
+    let (there, new): (Vec<_>, Vec<_>) = calls.iter().cloned().partition(|call| has(api, run, call));
+    let is_approved = |call: &CallId| approve.iter().any(|id| id == "_all" || id == call.as_str());
+    let waiting = ids(&there)
+        .into_iter()
+        .filter(|id| is_approved(id) && run.find(id).is_some_and(|call| *call.state() == CallState::AwaitingApproval));
+    let decisions: Vec<v1::CallDecision> = waiting.map(|id| approved(&id)).collect();
+    if !new.is_empty() {
+        // Only calls that are added can be approved with the request.
+        approve.retain(|id| !there.iter().any(|call| call.call_id == *id));
+        let calls = new.into_iter().map(|call| v1::NewCall { context: context.clone(), ..call }).collect();
+        let run_id = run.id().to_string();
+        Box::pin(api.append_calls(v1::AppendCallsRequest { run_id, calls, request_tools, files, approve })).await?;
+    }
+    if !decisions.is_empty() {
+        Box::pin(api.decide_calls(v1::DecideCallsRequest { run_id: run.id().to_string(), decisions })).await?;
+    }
+    Ok(())
+}
+
+fn approved(call: &CallId) -> v1::CallDecision {
+    let decision = Some(v1::call_decision::Decision::Approve(v1::CallApproval::default()));
+    v1::CallDecision { call_id: call.to_string(), decision }
 }
 
 /// The run has this very call: another with its id is refused as a duplicate.
@@ -63,11 +95,12 @@ fn has(api: &Api, run: &Run, call: &v1::NewCall) -> bool {
         own.is_some_and(|own| own == spec.tool || spec.metadata.get(CALLED_AS).is_some_and(|name| name == own.as_str()))
     };
     let arguments = if call.arguments.is_empty() { "{}" } else { &call.arguments };
-    &*spec.arguments == arguments.as_bytes() && is_same_tool()
+    let were_given = || spec.metadata.get(GIVEN_ARGUMENTS).is_some_and(|given| *given == digest(arguments.as_bytes()));
+    (&*spec.arguments == arguments.as_bytes() || were_given()) && is_same_tool()
 }
 
 /// Whether an event is about one of the calls.
-pub(super) fn is_of(event: &v1::RunEvent, calls: &[CallId]) -> bool {
+pub(super) fn is_of(event: &v1::RunEvent, is_ours: impl Fn(&str) -> bool) -> bool {
     let call = match &event.event {
         Some(Event::CallWaiting(it)) => &it.call_id,
         Some(Event::AttemptStarted(it)) => &it.call_id,
@@ -91,5 +124,5 @@ pub(super) fn is_of(event: &v1::RunEvent, calls: &[CallId]) -> bool {
         )
         | None => return false,
     };
-    calls.iter().any(|id| id.as_str() == call)
+    is_ours(call)
 }

@@ -26,6 +26,8 @@ pub(super) struct Terms {
     pub(super) turn: Turn,
     /// Results for calls of earlier turns of a conversation, behind the message that they follow.
     pub(super) dangling: Vec<(usize, Vec<Box<RawValue>>)>,
+    /// The newest message is the model's.
+    pub(super) is_of_model: bool,
     pub(super) options: Options,
     pub(super) wait: Duration,
     /// No call is executed before this time.
@@ -96,14 +98,15 @@ impl Terms {
             let (reason, detail) = (error.problem.reason(), error.to_string());
             Problem::at(reason, Place::Body(format!("{turn_at}{}", error.pointer)), detail)
         };
-        let (turn, dangling) = if is_history {
-            let History { turn, dangling } = History::parse(enveloped.turn, wanted.form).map_err(unreadable)?;
-            (turn, dangling)
+        let (turn, dangling, is_of_model) = if is_history {
+            let History { turn, dangling, is_of_model } =
+                History::parse(enveloped.turn, wanted.form).map_err(unreadable)?;
+            (turn, dangling, is_of_model)
         } else {
-            (Turn::parse(enveloped.turn, wanted.form).map_err(unreadable)?, Vec::new())
+            (Turn::parse(enveloped.turn, wanted.form).map_err(unreadable)?, Vec::new(), true)
         };
         let (wait, called_at) = (wanted.wait, Vec::new());
-        Ok(Self { turn, dangling, options, wait, not_before, turn_at, in_query, called_at })
+        Ok(Self { turn, dangling, is_of_model, options, wait, not_before, turn_at, in_query, called_at })
     }
 
     /// The calls to execute, and the errors of the others by the ids of their calls.

@@ -71,6 +71,7 @@ async fn create(api: Api, ask: Asks) -> Answered {
     let api = api.in_form(FORM);
     let Asked { mut run, is_streamed, cancels_on_disconnect } = Asked::read(&body(&ask)?, &hosted(&api))?;
     run.request_id = ask.request_id(run.request_id)?;
+    let cancels = cancels_on_disconnect && run.request_id.is_empty();
     let reader = api.execute_run(run.into()).await.map_err(|error| Wrong::of_run(error, &ask, "/tool_calls"))?;
     let run = reader.run().id();
     let thread = match path(&ask, "thread_id") {
@@ -78,7 +79,7 @@ async fn create(api: Api, ask: Asks) -> Answered {
         thread => thread.to_owned(),
     };
     if is_streamed {
-        let left = abandoned(&api, run, cancels_on_disconnect);
+        let left = abandoned(&api, run, cancels);
         return Ok(streamed(reader, &api, Telling { stream: Stream::new(run, &thread), from: 0 }, left));
     }
     Ok(answer(&standing(&api, reader, &thread).await?.run()))

@@ -63,9 +63,10 @@ async fn create(api: Api, ask: Asks) -> Answered {
     let (reader, id, is_streamed, is_background, cancels) = match asked {
         Asked::Opened(Opened { mut run, is_streamed, is_background, cancels_on_disconnect }) => {
             run.request_id = ask.request_id(run.request_id)?;
+            let cancels = cancels_on_disconnect && run.request_id.is_empty();
             let reader = api.execute_run(run.into()).await.map_err(|error| Wrong::of_run(error, &ask, "/input"))?;
             let id = ResponseId { run: reader.run().id(), part: 0 };
-            (reader, id, is_streamed, is_background, cancels_on_disconnect)
+            (reader, id, is_streamed, is_background, cancels)
         }
         Asked::Continued(continued) => {
             let (reader, id, still_waits) = go_on(&api, &continued).await?;
@@ -96,7 +97,7 @@ fn named(ask: &Ask) -> Result<ResponseId, Wrong> {
 /// is answered.
 async fn go_on(api: &Api, continued: &Continued) -> Result<(Box<Reader>, ResponseId, bool), Wrong> {
     let previous = continued.previous;
-    let found = find(api, previous, Items::default()).await.map_err(|wrong| wrong.if_gone("/previous_response_id"))?;
+    let found = find(api, previous, Shown::State).await.map_err(|wrong| wrong.if_gone("/previous_response_id"))?;
     if !found.has_ended {
         let message = format!("response {previous} is still in progress: its calls can be answered when it has ended");
         return Err(Wrong::new(Reason::ResponseInProgress, message, Some("/previous_response_id")));
@@ -134,10 +135,10 @@ async fn retrieve(api: Api, ask: Asks) -> Answered {
     let (shows_all, items) = (shows_all(&ask)?, items_wanted(&ask)?);
     match parameter("stream") {
         None | Some("false") if after.is_some() => Err(malformed("starting_after", "needs stream=true")),
-        None | Some("false") => Ok(answer(&find(&api, id, items).await?.response)),
+        None | Some("false") => Ok(answer(&find(&api, id, Shown::Answer(items)).await?.response)),
         Some("true") => {
             // A missing response is an error of the request, not of the stream.
-            let found = find(&api, id, items).await?;
+            let found = find(&api, id, Shown::State).await?;
             if let Some(after) = after.filter(|after| found.next <= *after) {
                 let message =
                     format!("starting_after: response {id} has no event {after} yet, its next event is {}", found.next);
@@ -154,20 +155,21 @@ async fn retrieve(api: Api, ask: Asks) -> Answered {
 async fn cancel(api: Api, ask: Asks) -> Answered {
     let ask = ask?;
     let (id, items) = (named(&ask)?, items_wanted(&ask)?);
-    let found = find(&api, id, items).await?;
+    let shown = || find(&api, id, Shown::Answer(items));
+    let found = find(&api, id, Shown::State).await?;
     if !found.is_newest || found.run.status().is_final() {
-        return Ok(answer(&found.response));
+        return Ok(answer(&shown().await?.response));
     }
     api.cancel_run(v1::CancelRunRequest { run_id: id.run.to_string(), reason: "the response was cancelled".into() })
         .await?;
     if found.has_ended {
         // Its open calls will not be answered any more; its output so far stays.
-        return Ok(answer(&found.response));
+        return Ok(answer(&shown().await?.response));
     }
     let mut told = Told::new(watch(&api, id.run).await?, id, items);
     match timeout(CANCEL_WAIT, told.ended(&api)).await {
         Ok(response) => Ok(answer(&response?)),
-        Err(_) => Ok(answer(&find(&api, id, items).await?.response)),
+        Err(_) => Ok(answer(&shown().await?.response)),
     }
 }
 
@@ -176,7 +178,7 @@ async fn delete(api: Api, ask: Asks) -> Answered {
     let ask = ask?;
     let id = named(&ask)?;
     api.runs.caller.must(Role::Submit).map_err(RequestError::from)?;
-    let found = find(&api, id, Items::default()).await?;
+    let found = find(&api, id, Shown::State).await?;
     if found.is_newest && !found.run.status().is_final() {
         let reason = "its response was deleted".to_owned();
         api.cancel_run(v1::CancelRunRequest { run_id: id.run.to_string(), reason }).await?;
@@ -190,7 +192,7 @@ async fn delete(api: Api, ask: Asks) -> Answered {
 async fn items(api: Api, ask: Asks) -> Answered {
     let ask = ask?;
     let id = named(&ask)?;
-    let found = find(&api, id, Items::default()).await?;
+    let found = find(&api, id, Shown::State).await?;
     Ok(answer(&list(input_items(&found.run, found.previous.as_ref()), &ask)?))
 }
 
@@ -227,7 +229,16 @@ struct Found {
     run: Run,
 }
 
-async fn find(api: &Api, id: ResponseId, items: Items) -> Result<Found, Wrong> {
+/// What a response is read for.
+#[derive(Clone, Copy)]
+enum Shown {
+    /// It is returned, with its stored images.
+    Answer(Items),
+    /// Only its state is used, so stored images are not read.
+    State,
+}
+
+async fn find(api: &Api, id: ResponseId, shown: Shown) -> Result<Found, Wrong> {
     let unknown = || {
         let message = format!("there is no response {id}");
         Wrong::new(Reason::ResponseNotFound, message, Some("response_id"))
@@ -241,7 +252,10 @@ async fn find(api: &Api, id: ResponseId, items: Items) -> Result<Found, Wrong> {
     let reader = reader.map_err(|wrong| {
         if wrong.status() == StatusCode::NOT_FOUND { unknown() } else { wrong.if_gone("response_id") }
     })?;
-    let mut told = Told::new(reader, id, items);
+    let mut told = match shown {
+        Shown::Answer(items) => Told::new(reader, id, items),
+        Shown::State => Told { room: Room::none(), ..Told::new(reader, id, Items::default()) },
+    };
     let (mut ended, mut previous, mut next) = (None, None, 0);
     let give_up = Instant::now() + READ_WAIT;
     loop {

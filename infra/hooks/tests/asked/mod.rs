@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use run::{CallError, Content, ErrorKind, Fields};
+use run::{AttemptNumber, CallError, Content, ErrorKind, Fields};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpListener;
 use toolyard_hooks::{CallStage, Hook, HookError, HookRequest, Hooks, InvalidHooks, Reply};
@@ -40,13 +40,15 @@ impl Hook for Slow {
 }
 
 pub(crate) fn about(tool: &str, happened: CallStage) -> HookRequest {
+    // Its worker asks after an attempt.
+    let attempt = matches!(happened, CallStage::Completed { .. } | CallStage::Failed { .. });
     HookRequest {
         run: "run_00_01890000000070008000000000000000".parse().expect("a run id"),
         call: Some("call".parse().expect("a call id")),
         tool: tool.parse().expect("a tool name"),
         alias_of: None,
         tenant: Some("acme".parse().expect("a tenant")),
-        attempt: None,
+        attempt: attempt.then_some(AttemptNumber(1)),
         metadata: BTreeMap::from([("whom".to_owned(), "Ada".to_owned())]),
         arguments: r#"{"amount":1.10000000000000000001}"#.into(),
         happened,

@@ -58,6 +58,9 @@ fn the_examples_of_the_help_do_what_they_say() {
     // What the examples look for: a call that failed, and one that awaits approval.
     assert_eq!(reader.dev.run(["call", "no_such_tool"]).code(), 1);
     let waiting = reader.waits_for_approval();
+    let folder = tempfile::tempdir().expect("a folder");
+    let calls = r#"[{"tool": "glob", "arguments": "{\"pattern\": \"*.none\"}"}]"#;
+    std::fs::write(folder.path().join("calls.json"), calls).expect("it can be written");
     let (jq, mut ran) = (has_jq(), 0);
     if !jq {
         eprintln!("NOT TESTED: there is no jq here, so the examples with it are passed over");
@@ -68,7 +71,8 @@ fn the_examples_of_the_help_do_what_they_say() {
             continue;
         }
         let script = example.replace(RUN, &waiting).replace("fetch_page", "bash");
-        let ended = Ended::of(reader.command("bash").args(["-eu", "-o", "pipefail", "-c", &script]));
+        let mut shell = reader.command("bash");
+        let ended = Ended::of(shell.current_dir(&folder).args(["-eu", "-o", "pipefail", "-c", &script]));
         assert_eq!(ended.code(), 0, "{example}:\n{}{}", ended.stdout(), ended.stderr());
         let must_print = PRINTING.iter().any(|part| example.contains(part));
         assert!(!must_print || !["", "null\n"].contains(&&*ended.stdout()), "{example} prints nothing");

@@ -110,13 +110,16 @@ async fn the_result_of_a_hidden_tool_is_for_the_model_and_is_not_shown() {
     let run = harness::Run { client: yard.client.clone(), id: opened.run_id };
     let hidden: Vec<bool> = run.get().await.calls.iter().map(|call| call.hidden).collect();
     assert_eq!(hidden, [false, true]);
-    // A program that shows the run to a user reads it as a response, which has the visible call alone.
+    // A program that shows the run to a user reads it as a response, whose output has the visible call alone. What goes
+    // back to the model is apart from it, and has both.
     let id = run.id.replacen("run_", "resp_", 1);
     let response = yard.http().get(&format!("/v1/responses/{id}")).await.json();
-    assert_eq!(response["output"].as_array().map(Vec::len), Some(1), "{response}");
-    let shown = yard.http().get(&format!("/v1/responses/{id}?stream=true")).await;
-    let shown = String::from_utf8_lossy(&shown.body).into_owned();
-    for text in [response.to_string(), shown] {
-        assert!(text.contains("echo") && !text.contains("whispers") && !text.contains("unseen"), "{text}");
-    }
+    let shown = response["output"].to_string();
+    assert!(shown.contains("echo") && !shown.contains("whispers") && !shown.contains("unseen"), "{response}");
+    let input = response["toolyard"]["input"].as_array().expect("items for the model");
+    assert_eq!(input.iter().map(|item| &item["output"]).collect::<Vec<_>>(), ["seen", "unseen"], "{response}");
+    let streamed = yard.http().get(&format!("/v1/responses/{id}?stream=true")).await;
+    let streamed = String::from_utf8_lossy(&streamed.body).into_owned();
+    let items: Vec<&str> = streamed.lines().filter(|line| line.contains("response.output_item")).collect();
+    assert!(!items.is_empty() && items.iter().all(|item| !item.contains("unseen")), "{streamed}");
 }

@@ -1,7 +1,7 @@
 //! Traces, metrics and logs reach an OpenTelemetry collector over gRPC and over HTTP, with TLS and without, under the
 //! names that OpenTelemetry gives them.
 
-use harness::{Authority, Collector, Data, Fixture, LogRecord, Metric, Span, Yard, call, hex};
+use harness::{Authority, Collector, Data, Fixture, LogRecord, Metric, Span, Worker, Yard, call, hex};
 use proto::v1;
 use serde_json::json;
 use tonic::Request;
@@ -11,9 +11,10 @@ use crate::{FIXTURE, check};
 const TRACE: &str = "4bf92f3577b34da6a3ce929d0e0e4736";
 
 /// Executes a traced call in a fleet that exports to a collector, and waits until its trace and metrics are there.
-async fn a_call_is_exported(collector: &Collector, fixture: &Fixture) {
+/// The processes still run: what they have not exported yet is still to come.
+async fn a_call_is_exported(collector: &Collector, fixture: &Fixture) -> (Yard, Worker) {
     let yard = Yard::start_with(collector.of(fixture)).await;
-    let _worker = yard.worker().await;
+    let worker = yard.worker().await;
     yard.client.wait_for_tool("echo").await;
     let calls = vec![call("c", "echo", json!({ "text": "hi" }))];
     let mut request = Request::new(v1::CreateRunRequest { calls, ..v1::CreateRunRequest::default() }.into());
@@ -30,6 +31,7 @@ async fn a_call_is_exported(collector: &Collector, fixture: &Fixture) {
     assert_eq!(request.unit, "s");
     assert_eq!(bounds(&request).first(), Some(&0.0005));
     assert!(format!("{request:?}").contains("rpc.method"), "{request:?}");
+    (yard, worker)
 }
 
 fn is_counted(metric: &Metric) -> bool {
@@ -55,7 +57,7 @@ fn bounds(metric: &Metric) -> Vec<f64> {
 async fn telemetry_is_exported_over_grpc_with_headers() {
     let collector = Collector::start().await;
     let fixture = Fixture::new(FIXTURE).with("OTEL_EXPORTER_OTLP_HEADERS", "x-team=agents");
-    a_call_is_exported(&collector, &fixture).await;
+    let _running = a_call_is_exported(&collector, &fixture).await;
     assert!(collector.teams().iter().all(|team| team == "agents") && !collector.teams().is_empty());
 }
 
@@ -63,7 +65,7 @@ async fn telemetry_is_exported_over_grpc_with_headers() {
 async fn telemetry_is_exported_over_http_with_headers() {
     let collector = Collector::start_http(None).await;
     let fixture = Fixture::new(FIXTURE).with("OTEL_EXPORTER_OTLP_HEADERS", "x-team=agents");
-    a_call_is_exported(&collector, &fixture).await;
+    let _running = a_call_is_exported(&collector, &fixture).await;
     assert!(collector.teams().iter().all(|team| team == "agents") && !collector.teams().is_empty());
 }
 
@@ -72,7 +74,7 @@ async fn telemetry_is_exported_with_tls_over_grpc() {
     let authority = Authority::new();
     let collector = Collector::start_tls(&authority).await;
     let fixture = Fixture::new(FIXTURE).with("OTEL_EXPORTER_OTLP_CERTIFICATE", authority.file().display());
-    a_call_is_exported(&collector, &fixture).await;
+    let _running = a_call_is_exported(&collector, &fixture).await;
 }
 
 #[tokio::test]
@@ -80,7 +82,7 @@ async fn telemetry_is_exported_with_tls_over_http() {
     let authority = Authority::new();
     let collector = Collector::start_http(Some(&authority)).await;
     let fixture = Fixture::new(FIXTURE).with("OTEL_EXPORTER_OTLP_CERTIFICATE", authority.file().display());
-    a_call_is_exported(&collector, &fixture).await;
+    let _running = a_call_is_exported(&collector, &fixture).await;
 }
 
 #[tokio::test]
@@ -88,7 +90,7 @@ async fn what_is_logged_is_exported_where_it_is_asked_for_with_its_trace() {
     for collector in [Collector::start().await, Collector::start_http(None).await] {
         let fixture = Fixture::new(FIXTURE).with("OTEL_LOGS_EXPORTER", "otlp").with("OTEL_BLRP_SCHEDULE_DELAY", 200);
         let fixture = fixture.with("TOOLYARD_LOG", "warn,toolyard=debug");
-        a_call_is_exported(&collector, &fixture).await;
+        let _running = a_call_is_exported(&collector, &fixture).await;
         let says = |record: &LogRecord, text: &str| format!("{:?}", record.body).contains(text);
         collector.until_logged(|record| says(record, "attempt ended")).await;
         // Log events of a traced request carry its trace.

@@ -10,8 +10,10 @@ use serde_json::value::RawValue;
 const REFERENCES_MAX: usize = 8;
 /// The deepest nesting that is searched.
 const DEPTH_MAX: usize = 64;
-/// Values that are searched, one for each choice that it may be.
-const VISITS_MAX: usize = 10_000;
+/// A value counts as this many bytes more than its text has.
+const VALUE_BYTES: usize = 64;
+/// Bytes of values that are searched, each as often as there are schemas that it may fit and values that contain it.
+const BYTES_MAX: usize = 8 * 1024 * 1024;
 
 /// The arguments without members that are null, optional, and declared with types that have no null. `None` if there is
 /// no such member. Other members keep their text.
@@ -19,20 +21,21 @@ const VISITS_MAX: usize = 10_000;
 pub fn dropped(schema: &str, arguments: &[u8]) -> Option<String> {
     let schema: Value = serde_json::from_str(schema).ok()?;
     let arguments: &RawValue = serde_json::from_slice(arguments).ok()?;
-    Search { root: &schema, visits: 0 }.pruned(arguments.get(), &schema, 0)
+    Search { root: &schema, left: BYTES_MAX }.pruned(arguments.get(), &schema, 0)
 }
 
 struct Search<'a> {
     root: &'a Value,
-    visits: usize,
+    /// Bytes that may still be searched.
+    left: usize,
 }
 
 impl Search<'_> {
     fn pruned(&mut self, text: &str, schema: &Value, depth: usize) -> Option<String> {
         let root = self.root;
         let schema = followed(schema, root)?;
-        self.visits += 1;
-        if depth > DEPTH_MAX || self.visits > VISITS_MAX {
+        self.left = self.left.checked_sub(text.len() + VALUE_BYTES)?;
+        if depth > DEPTH_MAX {
             return None;
         }
         // The first choice that changes; a value that does not fit after that is left as it was.
@@ -70,6 +73,7 @@ impl Search<'_> {
 
     /// The value as one of several choices. An object with members that the choice does not have is none of it.
     fn pruned_as(&mut self, choice: &Value, text: &str, depth: usize) -> Option<String> {
+        self.left = self.left.checked_sub(text.len())?;
         let properties = &followed(choice, self.root)?["properties"];
         if let (Value::Object(properties), true) = (properties, text.starts_with('{')) {
             let members: BTreeMap<String, &RawValue> = serde_json::from_str(text).ok()?;
@@ -139,6 +143,17 @@ mod tests {
         "$defs": { "Place": { "type": "object", "properties": { "lat": { "type": "number" } } },
             "Name": { "type": "object", "properties": { "lat": {}, "name": { "type": "string" } } } }
     }"##;
+
+    #[test]
+    fn a_value_that_may_be_many_things_is_not_searched_as_each_of_them() {
+        let choice = r#"{ "type": "object", "properties": { "a": { "type": "string" } } }"#;
+        let schema = format!(r#"{{ "anyOf": [{}] }}"#, vec![choice; 4000].join(","));
+        let arguments = format!(r#"{{ "a": "{}" }}"#, "x".repeat(256 * 1024));
+        let value: Value = serde_json::from_str(&schema).unwrap();
+        let mut search = Search { root: &value, left: BYTES_MAX };
+        assert_eq!(search.pruned(&arguments, &value, 0), None);
+        assert!(search.left < arguments.len() + VALUE_BYTES, "it ended for want of room: {}", search.left);
+    }
 
     #[test]
     fn an_optional_member_that_takes_no_null_is_left_out_and_others_keep_their_text() {

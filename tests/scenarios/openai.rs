@@ -240,3 +240,23 @@ async fn what_the_faces_say_is_what_the_document_says_of_it() {
     let deleted = http.ask(Method::DELETE, &format!("/v1/responses/{id}"), &[], "").await.json();
     fits("OpenAIResponseDeleted", &deleted);
 }
+
+#[tokio::test]
+async fn a_stream_of_interleaved_items_is_resumed_by_its_own_numbers() {
+    let yard = Yard::start(FIXTURE).await;
+    let _worker = yard.worker().await;
+    let http = yard.http();
+    // Both are silent for a while, so that only interleaved items have begun.
+    let body = json!({ "input": [count("a", 2, 3000), count("b", 2, 3000)], "stream": true });
+    let mut broken = http.begin(Method::POST, "/responses?items=interleaved", &JSON, body.to_string()).await;
+    broken.until(|bytes| events(bytes).iter().any(|event| event.data.contains(r#""call_id":"b""#))).await;
+    let sent = broken.sent();
+    let id = sent[0].json()["response"]["id"].as_str().expect("a response has an id").to_owned();
+    let last = sent.last().expect("events came").json()["sequence_number"].clone();
+    drop(broken);
+    let rest = http.get(&format!("/v1/responses/{id}?stream=true&items=interleaved&starting_after={last}")).await;
+    assert_eq!(rest.status, 200, "{rest:?}");
+    // Events that the API does not document have numbers too, and are not sent.
+    let first = events(&rest.body)[0].json()["sequence_number"].clone();
+    assert!(first.as_u64() > last.as_u64(), "{first} after {last}");
+}

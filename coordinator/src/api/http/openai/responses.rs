@@ -97,7 +97,9 @@ fn named(ask: &Ask) -> Result<ResponseId, Wrong> {
 /// is answered.
 async fn go_on(api: &Api, continued: &Continued) -> Result<(Box<Reader>, ResponseId, bool), Wrong> {
     let previous = continued.previous;
-    let found = find(api, previous, Shown::State).await.map_err(|wrong| wrong.if_gone("/previous_response_id"))?;
+    let found = find(api, previous, Shown::State(Items::default()))
+        .await
+        .map_err(|wrong| wrong.if_gone("/previous_response_id"))?;
     if !found.has_ended {
         let message = format!("response {previous} is still in progress: its calls can be answered when it has ended");
         return Err(Wrong::new(Reason::ResponseInProgress, message, Some("/previous_response_id")));
@@ -138,7 +140,7 @@ async fn retrieve(api: Api, ask: Asks) -> Answered {
         None | Some("false") => Ok(answer(&find(&api, id, Shown::Answer(items)).await?.response)),
         Some("true") => {
             // A missing response is an error of the request, not of the stream.
-            let found = find(&api, id, Shown::State).await?;
+            let found = find(&api, id, Shown::State(items)).await?;
             if let Some(after) = after.filter(|after| found.next <= *after) {
                 let message =
                     format!("starting_after: response {id} has no event {after} yet, its next event is {}", found.next);
@@ -156,7 +158,7 @@ async fn cancel(api: Api, ask: Asks) -> Answered {
     let ask = ask?;
     let (id, items) = (named(&ask)?, items_wanted(&ask)?);
     let shown = || find(&api, id, Shown::Answer(items));
-    let found = find(&api, id, Shown::State).await?;
+    let found = find(&api, id, Shown::State(Items::default())).await?;
     if !found.is_newest || found.run.status().is_final() {
         return Ok(answer(&shown().await?.response));
     }
@@ -178,7 +180,7 @@ async fn delete(api: Api, ask: Asks) -> Answered {
     let ask = ask?;
     let id = named(&ask)?;
     api.runs.caller.must(Role::Submit).map_err(RequestError::from)?;
-    let found = find(&api, id, Shown::State).await?;
+    let found = find(&api, id, Shown::State(Items::default())).await?;
     if found.is_newest && !found.run.status().is_final() {
         let reason = "its response was deleted".to_owned();
         api.cancel_run(v1::CancelRunRequest { run_id: id.run.to_string(), reason }).await?;
@@ -192,7 +194,7 @@ async fn delete(api: Api, ask: Asks) -> Answered {
 async fn items(api: Api, ask: Asks) -> Answered {
     let ask = ask?;
     let id = named(&ask)?;
-    let found = find(&api, id, Shown::State).await?;
+    let found = find(&api, id, Shown::State(Items::default())).await?;
     Ok(answer(&list(input_items(&found.run, found.previous.as_ref()), &ask)?))
 }
 
@@ -235,7 +237,7 @@ enum Shown {
     /// It is returned, with its stored images.
     Answer(Items),
     /// Only its state is used, so stored images are not read.
-    State,
+    State(Items),
 }
 
 async fn find(api: &Api, id: ResponseId, shown: Shown) -> Result<Found, Wrong> {
@@ -254,7 +256,7 @@ async fn find(api: &Api, id: ResponseId, shown: Shown) -> Result<Found, Wrong> {
     })?;
     let mut told = match shown {
         Shown::Answer(items) => Told::new(reader, id, items),
-        Shown::State => Told { room: Room::none(), ..Told::new(reader, id, Items::default()) },
+        Shown::State(items) => Told { room: Room::none(), ..Told::new(reader, id, items) },
     };
     let (mut ended, mut previous, mut next) = (None, None, 0);
     let give_up = Instant::now() + READ_WAIT;

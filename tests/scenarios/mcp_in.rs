@@ -181,7 +181,8 @@ async fn a_worker_that_is_killed_in_mid_call_takes_its_server_with_it_and_anothe
     let hosting = Hosting::of_tests().await;
     let mut first = hosting.yard.worker().await;
     let mut stream = hosting.yard.client.execute(vec![hosting.sleep()]).await;
-    stream.until(|event| matches!(event, Event::RunOpened(_))).await;
+    // The tool is called before its start is stored, because it may be repeated.
+    stream.until(|event| matches!(event, Event::AttemptStarted(_))).await;
     let pid: i32 = hosting.noted("started", 1).await[0].parse().expect("a process id");
     first.kill().await;
     let gone = async {

@@ -148,27 +148,31 @@ impl Call {
             let note = format!("[{} more bytes of output are left out]", self.left_out_bytes);
             self.said.push(v1::Content { body: Some(Body::Text(note)) });
         }
-        let why = |what: &str| match outcome.reason.as_str() {
-            "" => what.to_owned(),
-            reason => format!("{what}: {reason}"),
-        };
-        let fault = match outcome.state() {
-            v1::CallState::Completed => None,
-            v1::CallState::Cancelled => Some(why("the call was cancelled")),
-            v1::CallState::Expired => Some(why("the call ended without a result")),
-            v1::CallState::Failed
-            | v1::CallState::Unspecified
-            | v1::CallState::Accepted
-            | v1::CallState::AwaitingApproval
-            | v1::CallState::Delayed
-            | v1::CallState::WaitingForClient
-            | v1::CallState::Queued
-            | v1::CallState::Running => {
-                let message = outcome.error.as_ref().map(|error| error.message.clone());
-                Some(message.unwrap_or_else(|| why("the call failed")))
-            }
-        };
-        End { fault, outcome: outcome.clone() }
+        End { fault: fault(outcome), outcome: outcome.clone() }
+    }
+}
+
+/// The text for a model about a call that ended without a result; `None` for a call that completed.
+pub(crate) fn fault(outcome: &v1::CallOutcome) -> Option<String> {
+    let why = |what: &str| match outcome.reason.as_str() {
+        "" => what.to_owned(),
+        reason => format!("{what}: {reason}"),
+    };
+    match outcome.state() {
+        v1::CallState::Completed => None,
+        v1::CallState::Cancelled => Some(why("the call was cancelled")),
+        v1::CallState::Expired => Some(why("the call ended without a result")),
+        v1::CallState::Failed
+        | v1::CallState::Unspecified
+        | v1::CallState::Accepted
+        | v1::CallState::AwaitingApproval
+        | v1::CallState::Delayed
+        | v1::CallState::WaitingForClient
+        | v1::CallState::Queued
+        | v1::CallState::Running => {
+            let message = outcome.error.as_ref().map(|error| error.message.clone());
+            Some(message.unwrap_or_else(|| why("the call failed")))
+        }
     }
 }
 

@@ -188,8 +188,12 @@ pub fn names(tools: &[&str], format: Format) -> Vec<String> {
 /// The tool that a model called by an exported name which is no tool's own name. `tools` are the names of the
 /// [exported](export) tools in their order. No definition is built for that.
 pub fn meant<'a>(tools: impl IntoIterator<Item = &'a str>, format: Format, called: &str) -> Option<&'a str> {
-    // Hashes are only computed if the name ends like one.
-    let is_marked = called.rsplit_once('_').is_some_and(|(_, mark)| mark.len() == 2 * MARK_BYTES);
+    // Hashes are only computed if the name ends like one, and tools are only read if the name may be a changed one.
+    let is_hash = |mark: &str| mark.len() == 2 * MARK_BYTES && mark.bytes().all(|byte| byte.is_ascii_hexdigit());
+    let is_marked = called.rsplit_once('_').is_some_and(|(_, mark)| is_hash(mark));
+    if !is_marked && !called.contains("__") && !called.starts_with('_') {
+        return None;
+    }
     let mut others = None;
     for tool in tools.into_iter().filter(|tool| format.may_rename(tool)) {
         let name = format.name(tool);

@@ -43,6 +43,7 @@ pub const PARTIAL_IMAGE: &str = "partial_image";
 /// The channel of a call's output with what an agent says while it works. Its last message is the result, so output
 /// that is gathered for a model leaves it out.
 pub const AGENT_TEXT: &str = "agent";
+
 /// The path of an object at any coordinator's HTTP port.
 #[must_use]
 pub fn object_path(object_id: impl std::fmt::Display) -> String {

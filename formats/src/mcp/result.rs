@@ -7,6 +7,7 @@ use proto::v1;
 use proto::v1::content::Body;
 
 use super::{Era, object_uri};
+use crate::heard::fault;
 use crate::turns::json::{array, object, raw, string};
 
 /// JSON-RPC's code of a failure of the server.
@@ -26,26 +27,12 @@ pub enum Ended {
 /// The end of a call. `said`: its output, in order.
 #[must_use]
 pub fn ended(said: &[&v1::Content], outcome: &v1::CallOutcome, era: Era) -> Ended {
-    let why = |what: &str| match outcome.reason.as_str() {
-        "" => what.to_owned(),
-        reason => format!("{what}: {reason}"),
-    };
-    let message = || outcome.error.as_ref().map_or_else(|| why("the call failed"), |error| error.message.clone());
-    let fault = match outcome.state() {
-        v1::CallState::Completed => None,
-        v1::CallState::Cancelled => return Ended::Cancelled(why("the call was cancelled")),
-        v1::CallState::Expired => Some(why("the call ended without a result")),
-        v1::CallState::Failed if is_of_service(outcome) => {
-            return Ended::Failed { code: INTERNAL, message: message() };
+    let fault = match (outcome.state(), fault(outcome)) {
+        (v1::CallState::Cancelled, Some(why)) => return Ended::Cancelled(why),
+        (v1::CallState::Failed, Some(message)) if is_of_service(outcome) => {
+            return Ended::Failed { code: INTERNAL, message };
         }
-        v1::CallState::Failed
-        | v1::CallState::Unspecified
-        | v1::CallState::Accepted
-        | v1::CallState::AwaitingApproval
-        | v1::CallState::Delayed
-        | v1::CallState::WaitingForClient
-        | v1::CallState::Queued
-        | v1::CallState::Running => Some(message()),
+        (_, fault) => fault,
     };
     let all: Vec<&v1::Content> = said.iter().copied().chain(&outcome.result).collect();
     let mut content: Vec<String> = all.iter().enumerate().flat_map(|(index, part)| parts(index, part)).collect();

@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::fmt;
 use std::str::FromStr;
 
+use crate::tools::Format;
 use crate::turns::error::{Error, Problem, quote};
 use crate::turns::forms::responses;
 use crate::turns::json::{Node, Object};
@@ -35,6 +36,18 @@ impl Form {
             Self::Anthropic => "anthropic",
             Self::Gemini => "gemini",
             Self::Mcp => "mcp",
+        }
+    }
+
+    /// The form in which the same vendor's models are given definitions of tools.
+    #[must_use]
+    pub const fn definitions(self) -> Format {
+        match self {
+            Self::Chat => Format::OpenAiChat,
+            Self::Responses => Format::OpenAi,
+            Self::Anthropic => Format::Anthropic,
+            Self::Gemini => Format::Gemini,
+            Self::Mcp => Format::Mcp,
         }
     }
 

@@ -231,6 +231,7 @@ fn malformed(parameter: &str, message: &str) -> Wrong {
 
 /// The form of the tools' names in requests of these APIs.
 pub(super) const FORM: Format = Format::OpenAi;
+
 /// The body of a request, without tools that are not executed here if the client does not want them refused.
 fn body(ask: &Ask) -> Result<std::borrow::Cow<'_, [u8]>, Wrong> {
     match ask.query.iter().find(|(name, _)| name == "foreign_tools").map(|(_, value)| value.as_str()) {

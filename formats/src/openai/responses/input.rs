@@ -53,15 +53,15 @@ impl Asked {
         let input = body
             .get("input")
             .ok_or_else(|| InputError::invalid("/input", "it is missing: give the calls to execute"))?;
+        let options = body.options()?;
+        let cancels_on_disconnect = options.cancels_on_disconnect;
         match body.value("previous_response_id")? {
             Value::Null => {
-                let options = body.options()?;
-                let cancels_on_disconnect = options.cancels_on_disconnect;
                 let run = v1::CreateRunRequest { store, ..opened(&body, input, (hosted, &options))? };
                 let run = options.give_to(run)?;
                 Ok(Self::Opened(Opened { run, is_streamed, is_background, cancels_on_disconnect }))
             }
-            Value::String(_) if body.options()?.run != v1::CreateRunRequest::default() => {
+            Value::String(_) if options.run != v1::CreateRunRequest::default() => {
                 let message = "they are those of the run, which the first response began: leave them out";
                 Err(InputError::unsupported("/toolyard", message))
             }
@@ -71,7 +71,6 @@ impl Asked {
                     .map_err(|error: InputError| InputError { pointer: "/previous_response_id".into(), ..error })?;
                 let (outputs, approvals) = answers(input)?;
                 check_distinct(&outputs)?;
-                let cancels_on_disconnect = body.options()?.cancels_on_disconnect;
                 Ok(Self::Continued(Continued {
                     previous,
                     is_streamed,

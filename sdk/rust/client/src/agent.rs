@@ -467,14 +467,7 @@ async fn offered(client: &Client, names: &[String], form: Form) -> Result<Vec<Ex
     for name in names {
         tools.push(client.tool(name).await.map_err(|error| AgentError::Tool(name.clone(), error))?);
     }
-    let format = match form {
-        Form::Chat => Format::OpenAiChat,
-        Form::Responses => Format::OpenAi,
-        Form::Anthropic => Format::Anthropic,
-        Form::Gemini => Format::Gemini,
-        Form::Mcp => Format::Mcp,
-    };
-    Ok(export(&tools, format))
+    Ok(export(&tools, form.definitions()))
 }
 
 /// The run of a request, new or old, and its events from the first one.

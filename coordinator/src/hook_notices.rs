@@ -89,10 +89,7 @@ impl HookNotices {
         if !self.hooks.has(point) {
             return;
         }
-        let alias_of = {
-            let registry = self.registry.borrow();
-            registry.catalog_of(tenant).find(&spec.tool).and_then(|entry| entry.alias_of.clone())
-        };
+        let alias_of = self.registry.borrow().alias_of(&spec.tool, tenant);
         let question = HookRequest {
             run,
             call: Some(spec.id.clone()),

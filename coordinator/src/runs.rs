@@ -42,7 +42,7 @@ use self::objects::AskedFile;
 use crate::admission::accept::{self, Offer, RequestedCall, Scope};
 use crate::admission::custom::CustomTools;
 use crate::admission::error::RequestError;
-use crate::auth::callers::{Caller, Callers, Reading, Role};
+use crate::auth::callers::{Caller, Callers, Reading, Role, TenantTools};
 use crate::fleet::registry::Registry;
 use crate::hook_notices::HookNotices;
 use crate::nats::journal::{AppendError, Journal};
@@ -165,8 +165,8 @@ impl Runs {
     }
 
     /// Whether runs of this tenant may call attached tools only.
-    pub(crate) fn attaches_only(&self, tenant: Option<&TenantId>) -> bool {
-        self.attached_only || self.callers.tools_of(tenant).is_some_and(|tools| tools.attached_only)
+    pub(crate) fn attaches_only(&self, tenant: Option<&TenantTools>) -> bool {
+        self.attached_only || tenant.is_some_and(|tools| tools.attached_only)
     }
 
     /// The scope in which the calls of a new run are accepted.
@@ -177,7 +177,7 @@ impl Runs {
             offer: Offer {
                 custom: &new.custom,
                 attached: &new.tools,
-                attached_only: self.attaches_only(new.tenant.as_ref()),
+                attached_only: self.attaches_only(tenant.as_deref()),
                 registry,
                 tenant: new.tenant.as_ref(),
             },
@@ -207,7 +207,7 @@ impl Runs {
             offer: Offer {
                 custom,
                 attached: run.tools(),
-                attached_only: self.attaches_only(run.tenant()),
+                attached_only: self.attaches_only(tenant.as_deref()),
                 registry,
                 tenant: run.tenant(),
             },

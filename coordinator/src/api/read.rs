@@ -22,7 +22,7 @@ use crate::runs::objects::AskedFile;
 /// In the place of a tool's name: every tool.
 const ALL_TOOLS: &str = "_all";
 /// In the place of a call's id: every call.
-const ALL_CALLS: &str = "_all";
+pub(super) const ALL_CALLS: &str = "_all";
 
 pub(super) fn malformed<E: std::fmt::Display>(field: impl Into<String>) -> impl FnOnce(E) -> RequestError {
     let field = field.into();

@@ -206,6 +206,11 @@ impl Registry {
         tenant.and_then(|tenant| self.views.of(tenant)).unwrap_or(&self.catalog)
     }
 
+    /// The tool behind an alias, for a tenant; `None` if the name is no alias.
+    pub(crate) fn alias_of(&self, tool: &ToolName, tenant: Option<&TenantId>) -> Option<ToolName> {
+        self.catalog_of(tenant).find(tool)?.alias_of.clone()
+    }
+
     /// The pool for calls of a tool: one in which it is alive, if there is one. Of several pools each gets as many
     /// calls as its workers have slots for, on average. A version that is being rolled out gets its share of the calls
     /// that are `fit` for it.

@@ -1,5 +1,7 @@
 //! Hooks decide about the answers of clients before they are stored, as they do about results of workers.
 
+use std::borrow::Cow;
+
 use ::hooks::{CallStage, HookPoint, HookRequest};
 use futures::StreamExt as _;
 use futures::stream;
@@ -16,9 +18,13 @@ const ANSWERS_ASKED_MAX: usize = 16;
 
 impl Runs {
     /// Runs hooks on answers, and returns the answers to store. Hooks see only answers that fit their calls.
-    pub(super) async fn ask_about_answers(&self, id: RunId, answers: &[Answer]) -> Result<Vec<Answer>, RequestError> {
+    pub(super) async fn ask_about_answers<'a>(
+        &self,
+        id: RunId,
+        answers: &'a [Answer],
+    ) -> Result<Cow<'a, [Answer]>, RequestError> {
         if !self.hooks.has(HookPoint::PostToolUse) && !self.hooks.has(HookPoint::ToolError) {
-            return Ok(answers.to_vec());
+            return Ok(answers.into());
         }
         let permit = if questions::is_quick(answers) { None } else { Some(Permit::acquire().await) };
         let check = |run: &Run| {
@@ -30,13 +36,13 @@ impl Runs {
         // Hooks may take long.
         drop(permit);
         let decided = stream::iter(checked).map(|answer| self.ask_about_answer(&run, answer));
-        Ok(decided.buffered(ANSWERS_ASKED_MAX).collect().await)
+        Ok(decided.buffered(ANSWERS_ASKED_MAX).collect::<Vec<_>>().await.into())
     }
 
     async fn ask_about_answer(&self, run: &Run, answer: Answer) -> Answer {
         let Some(call) = run.find(&answer.call) else { return answer };
         let spec = call.spec();
-        let alias_of = self.alias_of(&spec.tool, run.tenant());
+        let alias_of = self.registry.borrow().alias_of(&spec.tool, run.tenant());
         if spec.route != Route::Client || !self.hooks.watch(&spec.tool, alias_of.as_ref()) {
             return answer;
         }

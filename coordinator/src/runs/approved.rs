@@ -36,7 +36,7 @@ impl Runs {
 
     /// Approves those of a run's calls that await approval and that the request approves. Returns the run after that,
     /// if there are any. Calls about which another request decides meanwhile, or which end, are left out.
-    pub(super) async fn approve(
+    pub(crate) async fn approve(
         &self,
         id: RunId,
         waiting: impl Iterator<Item = CallId>,
@@ -80,7 +80,7 @@ impl Runs {
 }
 
 /// The calls that await approval.
-pub(super) fn waiting(run: &Run) -> impl Iterator<Item = CallId> {
+pub(crate) fn waiting(run: &Run) -> impl Iterator<Item = CallId> {
     let calls = run.calls().iter().filter(|call| *call.state() == CallState::AwaitingApproval);
     calls.map(|call| call.spec().id.clone())
 }

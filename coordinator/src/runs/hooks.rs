@@ -5,7 +5,7 @@ use std::sync::Arc;
 use ::hooks::{CallStage, HookPoint, HookRequest};
 use futures::StreamExt as _;
 use futures::stream;
-use run::{CallError, CallSpec, Decider, Decision, ErrorKind, Event, Route, Run, RunId, TenantId, ToolName, limit};
+use run::{CallError, CallSpec, Decider, Decision, ErrorKind, Event, Route, Run, RunId, TenantId, limit};
 
 use super::{NewRun, Runs};
 use crate::admission::accept::{self, RequestedCall, Scope};
@@ -69,7 +69,7 @@ impl Runs {
         spec: &CallSpec,
         arguments: bytes::Bytes,
     ) -> Result<bytes::Bytes, RequestError> {
-        let alias_of = self.alias_of(&spec.tool, run.tenant());
+        let alias_of = self.registry.borrow().alias_of(&spec.tool, run.tenant());
         let question = HookRequest {
             run: run.id(),
             call: Some(spec.id.clone()),
@@ -85,11 +85,6 @@ impl Runs {
             Ok(changed) => Ok(changed.unwrap_or(arguments)),
             Err(error) => Err(RequestError::Denied { call: spec.id.clone(), error }),
         }
-    }
-
-    /// The tool behind an alias, for the tenant of a run; `None` if the name is no alias.
-    pub(super) fn alias_of(&self, tool: &ToolName, tenant: Option<&TenantId>) -> Option<ToolName> {
-        self.registry.borrow().catalog_of(tenant).find(tool)?.alias_of.clone()
     }
 
     /// Logs the decisions once they are stored, and notifies hooks of calls that are not executed.

@@ -1,5 +1,6 @@
 //! Names under which tools are exported for models, and the tools' own.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 
 use formats::tools::{self, Format};
@@ -19,16 +20,19 @@ impl Runs {
         Some(all.exported_as(&name, self.form).unwrap_or(name))
     }
 
-    /// The name under which a tool is exported in a form.
-    pub(crate) fn exported(&self, name: &str, form: Format) -> String {
+    /// The names under which some tools are exported in a form.
+    pub(crate) fn exported<'a>(&self, tools: impl Iterator<Item = &'a str>, form: Format) -> Vec<String> {
         let registry = Arc::clone(&self.registry.borrow());
-        let all = registry.catalog_of(self.caller.tenant()).after(None).iter();
-        let mut all: Vec<&str> =
-            all.filter(|it| !it.hosted.manifest.result_use.hidden).map(|entry| entry.name.as_str()).collect();
-        let at = all.iter().position(|other| *other == name).unwrap_or_else(|| {
-            all.push(name);
-            all.len() - 1
-        });
-        tools::names(&all, form).swap_remove(at)
+        let mut all = registry.catalog_of(self.caller.tenant()).listed();
+        let mut at: HashMap<&str, usize> = all.iter().copied().zip(0..).collect();
+        let mut places = Vec::new();
+        for tool in tools {
+            places.push(*at.entry(tool).or_insert_with(|| {
+                all.push(tool);
+                all.len() - 1
+            }));
+        }
+        let names = tools::names(&all, form);
+        places.into_iter().map(|place| names[place].clone()).collect()
     }
 }

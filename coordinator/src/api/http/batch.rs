@@ -13,7 +13,6 @@ use std::time::Duration;
 use axum::response::Response;
 use bytes::Bytes;
 use formats::heard::Heard;
-use formats::tools::Format;
 use formats::turns::{Form, Turn};
 use proto::v1;
 use proto::v1::run_event::Event;
@@ -40,7 +39,7 @@ const OPENING_MAX: Duration = Duration::from_secs(10);
 
 pub(super) async fn batch(api: Api, ask: Ask) -> Result<Response, Problem> {
     let mut terms = Terms::read(&ask)?;
-    let api = api.in_form(names(terms.turn.form));
+    let api = api.in_form(terms.turn.form.definitions());
     let floor_policy = terms.floor_policy(&ask)?;
     let is_shared = !terms.options.run_id.is_empty();
     if is_shared {
@@ -70,17 +69,6 @@ pub(super) async fn batch(api: Api, ask: Ask) -> Result<Response, Problem> {
         return Ok(events(turn, waiting));
     }
     waiting.answer(&turn).await.map_err(|error| ask.problem(error))
-}
-
-/// The form of the tools' names in a turn of this form.
-fn names(form: Form) -> Format {
-    match form {
-        Form::Chat => Format::OpenAiChat,
-        Form::Responses => Format::OpenAi,
-        Form::Anthropic => Format::Anthropic,
-        Form::Gemini => Format::Gemini,
-        Form::Mcp => Format::Mcp,
-    }
 }
 
 /// The run's output as it is produced, then the messages as an event of their own.
@@ -165,15 +153,18 @@ impl Waiting {
         Ok(response)
     }
 
+    fn wants(&self, call: &str) -> bool {
+        self.wanted.iter().any(|wanted| wanted.as_str() == call)
+    }
+
     /// Whether a call is one of the client's, or a question of one.
     fn is_ours(&self, call: &str) -> bool {
-        let wants = |id: &str| self.wanted.iter().any(|wanted| wanted.as_str() == id);
         let asking = || {
             let run = self.reader.run();
             let question = run.find(&call.parse().ok()?)?;
             run.call(question.spec().asked_by.as_ref()?.attempt.call)
         };
-        wants(call) || asking().is_some_and(|asking| wants(asking.spec().id.as_str()))
+        self.wants(call) || asking().is_some_and(|asking| self.wants(asking.spec().id.as_str()))
     }
 
     /// The client got its answer, so the run goes on.
@@ -249,12 +240,11 @@ impl Waiting {
 
     /// After this event all of the calls may wait for a client or an approver.
     fn may_wait(&self, event: &v1::RunEvent) -> bool {
-        let wants = |id: &str| self.wanted.iter().any(|wanted| wanted.as_str() == id);
         match &event.event {
             Some(Event::RunStatusChanged(changed)) => changed.status() == v1::RunStatus::RequiresAction,
-            Some(Event::CallWaiting(waiting)) => wants(&waiting.call_id),
-            Some(Event::CallAwaitingApproval(waiting)) => wants(&waiting.call_id),
-            Some(Event::CallEnded(ended)) => wants(&ended.call_id),
+            Some(Event::CallWaiting(waiting)) => self.wants(&waiting.call_id),
+            Some(Event::CallAwaitingApproval(waiting)) => self.wants(&waiting.call_id),
+            Some(Event::CallEnded(ended)) => self.wants(&ended.call_id),
             _ => false,
         }
     }
@@ -288,11 +278,12 @@ impl Waiting {
 
 /// The calls of a run as a turn in a form, with the names by which a model of that form knows the tools.
 fn turn_of(api: &Api, run: &Run, form: Form) -> Turn {
-    let asked = run.calls().iter().filter(|call| call.spec().asked_by.is_none());
-    let named = asked.map(|call| {
+    let name = |call: &'_ run::Call| -> String {
         let spec = call.spec();
-        let name = spec.metadata.get(proto::names::CALLED_AS).map_or(spec.tool.as_str(), String::as_str);
-        (spec.id.to_string(), api.runs.exported(name, names(form)))
-    });
-    Turn::of_calls(form, named)
+        spec.metadata.get(proto::names::CALLED_AS).cloned().unwrap_or_else(|| spec.tool.to_string())
+    };
+    let own: Vec<String> = run.requested_calls().map(name).collect();
+    let exported = api.runs.exported(own.iter().map(String::as_str), form.definitions());
+    let ids = run.requested_calls().map(|call| call.spec().id.to_string());
+    Turn::of_calls(form, ids.zip(exported))
 }

@@ -154,7 +154,8 @@ async fn opened(
     };
     let request_id = ask.request_id(String::new())?;
     // A client of MCP names a tool that was listed to it, and its protocol attaches none.
-    let attaches_only = api.runs.attaches_only(api.runs.caller.tenant());
+    let tenant = api.runs.callers.tools_of(api.runs.caller.tenant());
+    let attaches_only = api.runs.attaches_only(tenant.as_deref());
     let tools = if attaches_only { vec![terms.tool.to_string()] } else { Vec::new() };
     let run = v1::CreateRunRequest { calls: vec![call], request_id, tools, ..v1::CreateRunRequest::default() };
     let policy = v1::FloorPolicy::Interleaved.into();

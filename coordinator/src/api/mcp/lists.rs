@@ -31,9 +31,7 @@ pub(super) fn tools(api: &Api, client: &Client, request: &Request) -> Result<Str
     let page = page.map_err(|error| RpcError::new(INVALID_PARAMS, format!("cursor: {}", error.message)))?;
     // A name is the same on every page: it depends on all names.
     let registry = std::sync::Arc::clone(&api.runs.registry.borrow());
-    let all = registry.catalog_of(api.runs.caller.tenant()).after(None).iter();
-    let all: Vec<&str> =
-        all.filter(|it| !it.hosted.manifest.result_use.hidden).map(|entry| entry.name.as_str()).collect();
+    let all = registry.catalog_of(api.runs.caller.tenant()).listed();
     let exported: HashMap<&str, String> = all.iter().copied().zip(names(&all, Format::Mcp)).collect();
     let tools = page.tools.iter().map(|tool| {
         let name = exported.get(tool.name.as_str()).unwrap_or(&tool.name);

@@ -353,6 +353,12 @@ impl Catalog {
         name.parse().ok().and_then(|name| self.find(&name)).is_some_and(|entry| entry.all_pools().any(|it| it == pool))
     }
 
+    /// The names of the tools that lists have, in their order.
+    pub(crate) fn listed(&self) -> Vec<&str> {
+        let listed = self.entries.iter().filter(|entry| !entry.hosted.manifest.result_use.hidden);
+        listed.map(|entry| entry.name.as_str()).collect()
+    }
+
     /// Tools in the order of their names, beginning after `after`.
     pub(crate) fn after(&self, after: Option<&ToolName>) -> &[Entry] {
         let first = after.map_or(0, |after| self.entries.partition_point(|entry| entry.name <= *after));

@@ -6,14 +6,16 @@ use formats::turns::Turn;
 use proto::names::CALLED_AS;
 use proto::v1::run_event::Event;
 use proto::{Reason, v1};
-use run::{CallId, CallState, Run, RunId};
+use run::{CallId, Run, RunId};
 use uuid::Builder;
 
 use crate::admission::accept::{GIVEN_ARGUMENTS, digest};
 use crate::admission::error::RequestError;
+use crate::api::read::ALL_CALLS;
 use crate::api::{Api, ApiError};
 use crate::auth::callers::Role;
 use crate::readers::Reader;
+use crate::runs::approved::{self, Approved};
 
 /// Gives ids to calls that have none of their own, because generated ones would meet those of other requests.
 pub(super) fn give_ids(turn: &mut Turn) {
@@ -63,11 +65,9 @@ pub(super) async fn add(
 async fn add_new(api: &Api, run: &Run, options: &Options, calls: &[v1::NewCall]) -> Result<(), ApiError> {
     let v1::CreateRunRequest { request_tools, files, mut approve, context, .. } = options.run.clone();
     let (there, new): (Vec<_>, Vec<_>) = calls.iter().cloned().partition(|call| has(api, run, call));
-    let is_approved = |call: &CallId| approve.iter().any(|id| id == "_all" || id == call.as_str());
-    let waiting = ids(&there)
-        .into_iter()
-        .filter(|id| is_approved(id) && run.find(id).is_some_and(|call| *call.state() == CallState::AwaitingApproval));
-    let decisions: Vec<v1::CallDecision> = waiting.map(|id| approved(&id)).collect();
+    let is_approved = |call: &CallId| approve.iter().any(|id| id == ALL_CALLS || id == call.as_str());
+    let mut there_approved = ids(&there);
+    there_approved.retain(is_approved);
     if !new.is_empty() {
         // Only calls that are added can be approved with the request.
         approve.retain(|id| !there.iter().any(|call| call.call_id == *id));
@@ -75,15 +75,8 @@ async fn add_new(api: &Api, run: &Run, options: &Options, calls: &[v1::NewCall])
         let run_id = run.id().to_string();
         Box::pin(api.append_calls(v1::AppendCallsRequest { run_id, calls, request_tools, files, approve })).await?;
     }
-    if !decisions.is_empty() {
-        Box::pin(api.decide_calls(v1::DecideCallsRequest { run_id: run.id().to_string(), decisions })).await?;
-    }
-    Ok(())
-}
-
-fn approved(call: &CallId) -> v1::CallDecision {
-    let decision = Some(v1::call_decision::Decision::Approve(v1::CallApproval::default()));
-    v1::CallDecision { call_id: call.to_string(), decision }
+    let waiting = approved::waiting(run).filter(|call| there_approved.contains(call));
+    Ok(api.runs.approve(run.id(), waiting, &Approved::All).await.map(drop)?)
 }
 
 /// The run has this very call: another with its id is refused as a duplicate.

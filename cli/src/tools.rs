@@ -60,7 +60,8 @@ pub(crate) struct ListArgs {
     #[arg(long)]
     unavailable: bool,
     /// As definitions for a model, in a vendor's form: a JSON array, or with -o json an object with `names`, which maps
-    /// changed names to the tools' own, and `notes` on what awaits approval, is the client's or only reads. `markdown`: as a page for people
+    /// changed names to the tools' own, and `notes` on what awaits approval, is the client's or only reads. `markdown`:
+    /// as a page for people
     #[arg(long, value_name = "FORM", value_parser = PossibleValuesParser::new(forms()))]
     format: Option<String>,
     /// Words to search for in names, descriptions, tags and arguments: the tools that have one, the best first

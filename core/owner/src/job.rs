@@ -38,8 +38,9 @@ const UNREADABLE: Duration = Duration::from_secs(5);
 const PAUSED: Duration = Duration::from_secs(1);
 const PAUSED_LONGEST: Duration = Duration::from_secs(30);
 /// Delay of a job of a tool that this worker does not host, which doubles with each delivery: a worker that hosts it
-/// may have a free slot at once, or be about to start.
-const NOT_HOSTED: Duration = Duration::from_millis(50);
+/// may have a free slot at once, or be about to start. In a pool whose workers host different tools, a job may come to
+/// the wrong worker several times in a row, so the first delays are short.
+const NOT_HOSTED: Duration = Duration::from_millis(1);
 const NOT_HOSTED_LONGEST: Duration = Duration::from_secs(5);
 
 /// One job that was delivered to this worker.

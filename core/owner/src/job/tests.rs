@@ -253,8 +253,8 @@ fn a_job_of_a_paused_tool_comes_again_ever_later_and_one_that_is_not_hosted_soon
         delay
     };
     assert_eq!([1, 3].map(|delivered| delay(delivered, true)), [1, 4].map(Duration::from_secs));
-    assert_eq!([1, 3].map(|delivered| delay(delivered, false)), [50, 200].map(Duration::from_millis));
-    for late in [8, 64, 65, u32::MAX] {
+    assert_eq!([1, 3].map(|delivered| delay(delivered, false)), [1, 4].map(Duration::from_millis));
+    for late in [14, 64, 65, u32::MAX] {
         assert_eq!((delay(late, true), delay(late, false)), (PAUSED_LONGEST, NOT_HOSTED_LONGEST));
     }
 }

@@ -6,6 +6,7 @@ mod acceptance;
 mod acceptance_together;
 mod acceptance_tools;
 mod admin;
+mod agent_children;
 mod agents;
 mod alerts;
 mod approvals;

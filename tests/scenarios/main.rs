@@ -62,6 +62,7 @@ mod mcp;
 mod mcp_clients;
 mod mcp_endpoints;
 mod mcp_in;
+mod memory;
 mod mixed;
 mod objects;
 mod openai;

@@ -17,7 +17,7 @@ fn noting(told: &Path) -> String {
     format!(r#"told=$(cat); printf '%s\n' "$told" >> {}; echo '{{"decision":"allow"}}'"#, told.display())
 }
 
-/// How often hooks were notified of each kind of end, and of which calls.
+/// How often hooks were notified of each kind of end of each call.
 fn told(file: &Path) -> BTreeMap<(String, String), usize> {
     let mut told = BTreeMap::new();
     for line in std::fs::read_to_string(file).unwrap_or_default().lines() {

@@ -112,7 +112,7 @@ async fn a_call_that_streams_through_a_kill_of_the_coordinator_is_stopped_at_its
     assert_eq!(events, run.watch(FloorPolicy::Arrival).await.to_end().await);
 }
 
-/// A call of the tool of which two may run at once in the whole fleet, which takes its time.
+/// A call that takes its time. Two calls of its tool may run at once in the whole fleet.
 fn scarce(id: &str, path: &Path, for_ms: u64) -> v1::NewCall {
     let call = call(id, "scarce", json!({ "path": path, "name": id, "for_ms": for_ms }));
     v1::NewCall { concurrency: v1::ToolConcurrency::Parallel.into(), ..call }

@@ -1,8 +1,11 @@
 //! Runs the tests that rows name, once each, and judges the rows by their results.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
-use std::io::{BufRead as _, BufReader};
+use std::fs::File;
+use std::io::{BufRead as _, BufReader, Write as _};
+use std::path::PathBuf;
 use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
 use harness::cargo;
@@ -80,14 +83,16 @@ impl Outcomes {
                 Test::Script(command) => scripts.push(command),
             }
         }
-        let (count, mut outcomes) = (targets.len() + scripts.len(), HashMap::new());
-        for ((target, names), number) in targets.iter().zip(1..) {
-            eprintln!("[{number}/{count}] {target}: {} tests", names.len());
-            run_target(target, names, &mut outcomes)?;
+        let (mut progress, mut outcomes) = (Progress::of(rows), HashMap::new());
+        for (target, names) in &targets {
+            progress.say(&format!("building and running {target}: {} tests", names.len()));
+            run_target(target, names, &mut progress, &mut outcomes)?;
         }
-        for (command, number) in scripts.into_iter().zip(targets.len() + 1..) {
-            eprintln!("[{number}/{count}] {command}");
-            outcomes.insert(command.to_owned(), run_script(command)?);
+        for command in scripts {
+            progress.say(&format!("running {command}"));
+            let outcome = run_script(command)?;
+            progress.report(command, &outcome);
+            outcomes.insert(command.to_owned(), outcome);
         }
         Ok(Self(outcomes))
     }
@@ -114,8 +119,62 @@ impl Outcomes {
     }
 }
 
+/// Shows a person who waits how far it is: a line on stderr for each test, with the time and the rows of the test.
+#[derive(Debug)]
+struct Progress<'a> {
+    began: Instant,
+    /// The rows of each test.
+    rows: HashMap<&'a str, Vec<&'a str>>,
+    done: usize,
+}
+
+impl<'a> Progress<'a> {
+    fn of(all: &'a [Row]) -> Self {
+        let mut rows: HashMap<&str, Vec<&str>> = HashMap::new();
+        for row in all {
+            row.tests.iter().for_each(|test| rows.entry(test).or_default().push(&row.id));
+        }
+        Self { began: Instant::now(), rows, done: 0 }
+    }
+
+    fn say(&self, what: &str) {
+        eprintln!("{}  {what}", clock(self.began.elapsed()));
+    }
+
+    fn report(&mut self, test: &str, outcome: &Outcome) {
+        let line = self.line(test, outcome);
+        self.say(&line);
+    }
+
+    fn line(&mut self, test: &str, outcome: &Outcome) -> String {
+        self.done += 1;
+        let rows = self.rows.get(test).map_or_else(String::new, |rows| rows.join(" "));
+        format!("[{}/{}] {rows}  {test}  {outcome}", self.done, self.rows.len())
+    }
+}
+
+/// Minutes and seconds.
+fn clock(elapsed: Duration) -> String {
+    let seconds = elapsed.as_secs();
+    format!("{:>3}:{:02}", seconds / 60, seconds % 60)
+}
+
+/// A file for all that a test program writes: why a test failed stands there.
+fn log(target: &str) -> anyhow::Result<(PathBuf, File)> {
+    let folder = root().join("target/acceptance");
+    let path = folder.join(format!("{}.log", target.replace('/', "-")));
+    let made = std::fs::create_dir_all(&folder).and_then(|()| File::create(&path));
+    let file = made.with_context(|| format!("{} cannot be written", path.display()))?;
+    Ok((path, file))
+}
+
 /// Runs tests of one program by their exact names.
-fn run_target(target: &str, names: &[&str], outcomes: &mut HashMap<String, Outcome>) -> anyhow::Result<()> {
+fn run_target(
+    target: &str,
+    names: &[&str],
+    progress: &mut Progress<'_>,
+    outcomes: &mut HashMap<String, Outcome>,
+) -> anyhow::Result<()> {
     let mut command = cargo();
     // With the features of the whole workspace, so that nothing is built twice.
     command.current_dir(root()).args(["test", "--workspace", "--no-fail-fast"]);
@@ -127,20 +186,31 @@ fn run_target(target: &str, names: &[&str], outcomes: &mut HashMap<String, Outco
     // Without `--quiet`, libtest writes a line for each test.
     command.args(["--", "--exact", "--color", "never"]).args(names);
     command.env("RUST_BACKTRACE", "0").stdout(Stdio::piped());
+    let (path, mut log) = log(target)?;
     let mut tests = command.spawn().context("cargo cannot be started")?;
     let lines = BufReader::new(tests.stdout.take().context("its output is ours")?).lines();
+    let mut has_failed = false;
     for line in lines {
         let line = line?;
-        let Some((name, outcome)) = result(&line) else { continue };
+        writeln!(log, "{line}")?;
+        let Some((name, outcome)) = result(&line) else {
+            if line.ends_with("has been running for over 60 seconds") {
+                progress.say(&line);
+            }
+            continue;
+        };
         // Test programs of the same name in several packages run the same names: only one has the test.
         if names.contains(&name) {
-            if outcome == Outcome::Failed {
-                eprintln!("  FAILED {target}::{name}");
-            }
-            outcomes.insert(format!("{target}::{name}"), outcome);
+            let test = format!("{target}::{name}");
+            has_failed |= outcome == Outcome::Failed;
+            progress.report(&test, &outcome);
+            outcomes.insert(test, outcome);
         }
     }
     tests.wait()?;
+    if has_failed {
+        progress.say(&format!("why tests failed is in {}", path.display()));
+    }
     Ok(())
 }
 
@@ -168,8 +238,40 @@ fn run_script(command: &str) -> anyhow::Result<Outcome> {
         (true, Some(why)) => Outcome::NotRun(why.to_owned()),
         (true, None) => Outcome::Passed,
         (false, _) => {
-            eprintln!("{text}\n  FAILED {command}");
+            eprintln!("{text}");
             Outcome::Failed
         }
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_line_of_progress_has_the_rows_of_its_test_and_how_many_are_done() {
+        let row = |id: &str, tests: &[&str]| Row {
+            id: id.to_owned(),
+            title: String::new(),
+            behaviour: String::new(),
+            check: String::new(),
+            tests: tests.iter().map(|&test| test.to_owned()).collect(),
+            open: None,
+        };
+        let rows = [row("D01", &["a::b", "a::c"]), row("D02", &["a::b"])];
+        let mut progress = Progress::of(&rows);
+        assert_eq!(progress.line("a::b", &Outcome::Passed), "[1/2] D01 D02  a::b  ok");
+        assert_eq!(progress.line("a::c", &Outcome::Failed), "[2/2] D01  a::c  FAILED");
+        assert_eq!(clock(Duration::from_secs(754)), " 12:34");
+    }
+
+    #[test]
+    fn results_are_read_from_the_lines_of_libtest_and_nothing_else_is() {
+        assert_eq!(result("test a::b ... ok"), Some(("a::b", Outcome::Passed)));
+        assert_eq!(result("test a::b ... FAILED"), Some(("a::b", Outcome::Failed)));
+        let ignored = Outcome::NotRun("it is ignored unless it is asked for".to_owned());
+        assert_eq!(result("test a::b ... ignored, it takes hours"), Some(("a::b", ignored)));
+        assert_eq!(result("test result: ok. 3 passed; 0 failed"), None);
+        assert_eq!(result("test a::b has been running for over 60 seconds"), None);
+    }
 }

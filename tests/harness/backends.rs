@@ -8,7 +8,7 @@ use std::sync::Arc;
 use axum::Router;
 use axum::body::Body;
 use axum::extract::State;
-use axum::http::header;
+use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::post;
 use base64::Engine as _;
@@ -31,6 +31,9 @@ pub struct Backends {
     finished: Arc<Semaphore>,
     _serving: JoinSet<()>,
 }
+
+/// What no image is made of.
+pub const FORBIDDEN: &str = "a secret";
 
 /// The bytes of every image, which begin as a PNG.
 #[must_use]
@@ -124,10 +127,14 @@ async fn documents(asked: Bytes) -> Response {
     events(stream::iter([json!({ "results": [passage] }), json!({ "text": "It is " }), json!({ "text": "round." })]))
 }
 
-/// A partial image at once, and the image when the test lets it be finished.
+/// A partial image at once, and the image when the test lets it be finished; an error for what may not be drawn.
 async fn generations(State(finished): State<Arc<Semaphore>>, asked: Bytes) -> Response {
     let asked: Value = serde_json::from_slice(&asked).expect("a request is JSON");
     assert_eq!(asked["stream"], true, "{asked}");
+    if asked["prompt"] == FORBIDDEN {
+        let error = json!({ "error": { "code": "moderation_blocked", "message": "this is not drawn" } });
+        return (StatusCode::BAD_REQUEST, error.to_string()).into_response();
+    }
     let text = |bytes: Vec<u8>| BASE64_STANDARD.encode(bytes);
     let partial = json!({ "type": "image_generation.partial_image", "partial_image_index": 0,
         "b64_json": text(partial_image()) });

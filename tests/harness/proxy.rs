@@ -1,7 +1,8 @@
 //! A TCP proxy between two processes, for faults of the network: it withholds bytes in one or both directions, and then
-//! delivers them late (heal) or never (cut).
+//! delivers them late (heal) or never (cut); or it is slow.
 
 use std::net::{Ipv4Addr, SocketAddr};
+use std::time::Duration;
 
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
@@ -25,6 +26,8 @@ pub enum Direction {
 struct Link {
     holds_to_server: bool,
     holds_to_client: bool,
+    /// The most bytes that each connection delivers to its client in a second.
+    to_client_per_s: Option<usize>,
     /// New connections are closed at once.
     closed: bool,
     /// Connections of an earlier generation end.
@@ -90,7 +93,13 @@ impl Proxy {
         });
     }
 
-    /// Forwards again. What was held is delivered late and in order; new connections are served again.
+    /// Delivers no more than this many bytes a second to the client of each connection, until [`Self::heal`] or
+    /// [`Self::cut`].
+    pub fn throttle(&self, bytes_per_s: usize) {
+        self.link.send_modify(|link| link.to_client_per_s = Some(bytes_per_s));
+    }
+
+    /// Forwards again, at full speed. What was held is delivered late and in order; new connections are served again.
     pub fn heal(&self) {
         self.link.send_modify(|link| *link = Link { generation: link.generation, ..Link::default() });
     }
@@ -149,8 +158,10 @@ async fn connect(client: TcpStream, server: SocketAddr, link: watch::Receiver<Li
 async fn pump(mut from: OwnedReadHalf, mut to: OwnedWriteHalf, mut link: watch::Receiver<Link>, direction: Direction) {
     let mut buffer = vec![0; BUFFER_BYTES];
     loop {
+        let per_s = link.borrow().to_client_per_s.filter(|_| direction == Direction::ToClient);
+        let room = per_s.map_or(BUFFER_BYTES, |bytes| bytes.min(BUFFER_BYTES));
         // An end that comes while the link holds is held as well.
-        let read = from.read(&mut buffer).await;
+        let read = from.read(&mut buffer[..room]).await;
         if link.wait_for(|link| !link.holds(direction)).await.is_err() {
             return;
         }
@@ -158,6 +169,11 @@ async fn pump(mut from: OwnedReadHalf, mut to: OwnedWriteHalf, mut link: watch::
             Ok(0) | Err(_) => return,
             Ok(count) if to.write_all(&buffer[..count]).await.is_err() => return,
             Ok(_) => {}
+        }
+        if per_s.is_some() {
+            let healed = link.wait_for(|link| link.to_client_per_s.is_none());
+            // The proxy may have been dropped: then reading or writing fails next.
+            drop(tokio::time::timeout(Duration::from_secs(1), healed).await);
         }
     }
 }
@@ -195,6 +211,17 @@ mod tests {
         client.write_all(b"two").await.expect("the link looks well");
         proxy.heal();
         assert_eq!(received(&mut server, 6).await.as_deref(), Some("onetwo"));
+    }
+
+    #[tokio::test]
+    async fn a_slow_link_delivers_some_bytes_a_second_until_it_is_healed() {
+        let (proxy, _listener, mut client, mut server) = connected().await;
+        proxy.throttle(3);
+        server.write_all(b"onetwothree").await.expect("the link looks well");
+        assert_eq!(received(&mut client, 3).await.as_deref(), Some("one"));
+        assert_eq!(received(&mut client, 1).await, None);
+        proxy.heal();
+        assert_eq!(received(&mut client, 8).await.as_deref(), Some("twothree"));
     }
 
     #[tokio::test]

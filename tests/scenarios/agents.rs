@@ -12,18 +12,18 @@ use serde_json::{Value, json};
 use crate::{FIXTURE, check};
 
 /// A yard with a worker that hosts agents beside the tools of most scenarios.
-struct Office {
-    yard: Yard,
-    model: Model,
-    fixture: harness::Fixture,
-    worker: Worker,
+pub(crate) struct Office {
+    pub(crate) yard: Yard,
+    pub(crate) model: Model,
+    pub(crate) fixture: harness::Fixture,
+    pub(crate) worker: Worker,
     /// The admin port of the worker.
-    admin: Admin,
+    pub(crate) admin: Admin,
     folder: tempfile::TempDir,
 }
 
 impl Office {
-    async fn start(agents: &str, script: &[(&str, Vec<Line>)], slots: u32) -> Self {
+    pub(crate) async fn start(agents: &str, script: &[(&str, Vec<Line>)], slots: u32) -> Self {
         let (yard, model) = (Yard::start(FIXTURE).await, Model::start(script).await);
         let folder = tempfile::tempdir().expect("a folder");
         let fixture = model.of(&yard.fixture, agents, yard.coordinator.address());
@@ -39,7 +39,7 @@ impl Office {
         std::fs::read_to_string(self.folder.path().join("log")).expect("the worker has a log")
     }
 
-    async fn begin(&self, calls: Vec<v1::NewCall>) -> Stream {
+    pub(crate) async fn begin(&self, calls: Vec<v1::NewCall>) -> Stream {
         let rules = Some(v1::RunRules { confirmation: Confirmation::None.into(), ..v1::RunRules::default() });
         let request = v1::CreateRunRequest { calls, rules, ..v1::CreateRunRequest::default() };
         self.yard.client.execute_request(request).await.expect("it is accepted")
@@ -72,7 +72,7 @@ impl Office {
 }
 
 /// The run that a report of progress names.
-fn is_run(event: &Event) -> Option<&str> {
+pub(crate) fn is_run(event: &Event) -> Option<&str> {
     match event {
         Event::CallOutput(v1::CallOutput { piece: Some(Piece::Progress(progress)), .. }) => {
             progress.message.strip_prefix("run ")
@@ -350,7 +350,8 @@ async fn agents_that_call_agents_end_at_their_depth_and_need_no_slots() {
     // Three below each other, and the fourth is told that it may not.
     assert_eq!((office.model.count("deeper", 0), office.model.count("deeper", 1)), (8 * 3, 8 * 3));
     let asked = office.model.asked();
-    let told = |asked: &Asked| asked.body["messages"].to_string().contains("3 runs were made below each other");
+    let chain = "3 runs were made below each other (deep > deep > deep > deep)";
+    let told = |asked: &Asked| asked.body["messages"].to_string().contains(chain);
     assert_eq!(asked.iter().filter(|asked| told(asked)).count(), 8);
 }
 

@@ -222,3 +222,43 @@ async fn approvals_outlive_the_coordinator_and_stand_in_the_inbox_beside_questio
     check::whole(&events, true);
     assert!(check::outcomes(&events).values().all(|outcome| outcome.state() == CallState::Completed));
 }
+
+#[tokio::test]
+async fn requests_that_race_to_approve_the_same_call_all_succeed_and_it_runs_once() {
+    let yard = Yard::start(FIXTURE).await;
+    let _worker = yard.worker().await;
+    let other = yard.fixture.coordinator(&yard.broker.url()).await;
+    let other = harness::Client::connect(other.address()).await;
+    other.wait_for_tool("echo").await;
+    let folder = tempfile::tempdir().expect("a folder");
+    for round in 0..5 {
+        let path = folder.path().join(format!("written-{round}"));
+        let request = v1::CreateRunRequest {
+            calls: vec![unapproved(writes("a", &path)), unapproved(writes("b", &path))],
+            approve: vec!["_all".to_owned()],
+            request_id: format!("race-{round}"),
+            ..v1::CreateRunRequest::default()
+        };
+        // Both coordinators find the calls undecided, and one of them decides first.
+        let created = (0..8).map(|number| {
+            let client = if number % 2 == 0 { &yard.client } else { &other };
+            let (mut runs, request) = (client.runs.clone(), request.clone());
+            async move { runs.create_run(request).await }
+        });
+        let created = futures::future::join_all(created).await;
+        let mut ids: Vec<String> = created
+            .into_iter()
+            .map(|created| created.expect("a lost race is no failure").into_inner().run.expect("a run").run_id)
+            .collect();
+        ids.dedup();
+        let [id] = &ids[..] else { panic!("one run: {ids:?}") };
+        let run = Run { client: yard.client.clone(), id: id.clone() };
+        let events = run.watch(FloorPolicy::Arrival).await.to_end().await;
+        let approved = events.iter().filter(|event| matches!(event.event, Some(Event::CallApproved(_))));
+        assert_eq!(approved.count(), 2, "each call is approved once");
+        let mut lines: Vec<String> =
+            std::fs::read_to_string(&path).expect("it ran").lines().map(str::to_owned).collect();
+        lines.sort();
+        assert_eq!(lines, ["a", "b"]);
+    }
+}

@@ -92,3 +92,38 @@ async fn a_panic_is_tried_again_only_where_the_tool_says_so() {
     let error = outcomes["panics"].error.clone().expect("it failed");
     assert_eq!((outcomes["panics"].state(), error.kind()), (CallState::Failed, CallErrorKind::ToolPanicked));
 }
+
+/// When the attempts of a call ended and the next ones started, as pauses in seconds.
+fn pauses(events: &[RunEvent], id: &str) -> Vec<f64> {
+    let mut ended = None;
+    let mut pauses = Vec::new();
+    for event in events {
+        let at = event.time.map(|time| time.seconds as f64 + f64::from(time.nanos) / 1e9).expect("it has a time");
+        match &event.event {
+            Some(Event::AttemptEnded(it)) if it.call_id == id => ended = Some(at),
+            Some(Event::AttemptStarted(it)) if it.call_id == id => pauses.extend(ended.take().map(|ended| at - ended)),
+            _ => {}
+        }
+    }
+    pauses
+}
+
+#[tokio::test]
+async fn the_pauses_between_attempts_double_with_jitter_and_the_last_message_is_told() {
+    let yard = Yard::start(FIXTURE).await;
+    let _worker = yard.worker().await;
+    let fails = |id: &str, attempts: u32| call(id, "fails", json!({ "attempts": attempts }));
+    let calls = vec![fails("mended", 2), fails("hopeless", 9)];
+    let request = v1::CreateRunRequest { calls, ..v1::CreateRunRequest::default() };
+    let request = v1::ExecuteRunRequest { run: Some(request), floor_policy: FloorPolicy::Interleaved.into() };
+    let events = yard.client.execute_request(request).await.expect("it is accepted").to_end().await;
+    for id in ["mended", "hopeless"] {
+        let pauses = pauses(&events, id);
+        let [first, second] = pauses[..] else { panic!("{id} has three attempts: {pauses:?}") };
+        // A second and two, and up to a quarter more; a busy machine takes its time besides.
+        assert!((1.0..2.0).contains(&first) && (2.0..3.5).contains(&second), "{id}: {pauses:?}");
+    }
+    let outcomes = check::outcomes(&events);
+    assert_eq!(check::text(&outcomes["mended"]), "at last");
+    assert_eq!(outcomes["hopeless"].error.as_ref().map(|error| error.message.as_str()), Some("not yet"));
+}

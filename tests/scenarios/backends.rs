@@ -2,7 +2,7 @@
 
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
-use harness::backends::{Backends, image, partial_image};
+use harness::backends::{Backends, FORBIDDEN, image, partial_image};
 use harness::http::{Sent, events};
 use harness::{Fixture, Pools, Worker, Yard, call};
 use hyper::Method;
@@ -217,4 +217,56 @@ async fn a_facade_is_shown_as_its_name_or_its_tool_says_and_cites_what_it_found(
     let cites = json!({ "type": "file_citation", "index": 0, "file_id": "f1", "filename": "moon.md" });
     let content = &output[2]["content"];
     assert_eq!((&content[0]["text"], &content[0]["annotations"]), (&json!("It is round."), &json!([cites])));
+}
+
+#[tokio::test]
+async fn the_image_of_a_final_tool_is_a_message_for_the_user_and_the_model_gets_the_result() {
+    let backends = Backends::start().await;
+    let pools = Pools::new("[facades.paint]\ntool = \"image_generation\"\nfinal = true\n");
+    let (yard, _worker) = start(&backends, pools.of(&Fixture::new(FIXTURE))).await;
+    yard.client.wait_for_tool("paint").await;
+    let http = yard.http();
+    backends.finish_image();
+    let arguments = arguments("image_generation").to_string();
+    let paint = json!({ "type": "function_call", "call_id": "p", "name": "paint", "arguments": arguments });
+    let response = http.post("/v1/responses", &json!({ "input": [paint] })).await.json();
+    let output = response["output"].as_array().expect("items");
+    let message = output.iter().find(|item| item["type"] == "message").unwrap_or_else(|| panic!("{response}"));
+    let text = message["content"][0]["text"].as_str().expect("text");
+    let link = text.split_once("](").and_then(|(_, rest)| rest.strip_suffix(')')).unwrap_or_else(|| panic!("{text}"));
+    assert!(text.starts_with("![") && http.get(link).await.body == image(), "{text}");
+    let given = response["toolyard"]["input"][0]["output"].as_array().unwrap_or_else(|| panic!("{response}"));
+    let data_url = format!("data:image/png;base64,{}", BASE64_STANDARD.encode(image()));
+    assert!(given.iter().any(|part| part["image_url"] == data_url), "{given:?}");
+    // The native API says of the call that its result is final.
+    let id = response["id"].as_str().expect("an id").replacen("resp_", "run_", 1);
+    let run = http.get(&format!("/v1/runs/{id}")).await.json();
+    assert_eq!(run["run"]["calls"][0]["final"], true, "{run}");
+}
+
+#[tokio::test]
+async fn an_image_that_fails_is_a_failed_item_without_completed_and_its_call_has_a_typed_error() {
+    let backends = Backends::start().await;
+    let (yard, _worker) = start(&backends, Fixture::new(FIXTURE)).await;
+    let arguments = json!({ "prompt": FORBIDDEN }).to_string();
+    let draw = json!({ "type": "function_call", "call_id": "d", "name": "image_generation", "arguments": arguments });
+    let body = json!({ "input": [draw, item("web_search")], "stream": true }).to_string();
+    let headers = [("content-type", "application/json")];
+    let answer = yard.http().ask(Method::POST, "/v1/responses", &headers, body).await;
+    let sent = events(&answer.body);
+    let told = names(&sent, "image_generation_call");
+    assert!(told.last().is_some_and(|last| last == "output_item.done"), "{told:?}");
+    assert!(!told.iter().any(|name| name.ends_with(".completed")), "{told:?}");
+    let response = sent[sent.len() - 2].json()["response"].clone();
+    let of = |kind: &str| {
+        let items = response["output"].as_array().into_iter().flatten();
+        items.clone().find(|item| item["type"] == kind).unwrap_or_else(|| panic!("no {kind}: {response}"))
+    };
+    assert_eq!((&of("image_generation_call")["status"], &response["status"]), (&json!("failed"), &json!("completed")));
+    assert_eq!(of("web_search_call")["status"], "completed", "the other one goes on");
+    let id = response["id"].as_str().expect("an id").replacen("resp_", "run_", 1);
+    let run = yard.http().get(&format!("/v1/runs/{id}")).await.json();
+    let error = &run["run"]["calls"][0]["outcome"]["error"];
+    assert_eq!(error["kind"], "CALL_ERROR_KIND_TOOL_FAILED", "{run}");
+    assert!(error["message"].as_str().is_some_and(|text| text.contains("this is not drawn")), "{error}");
 }

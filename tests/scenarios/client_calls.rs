@@ -77,3 +77,30 @@ async fn an_answer_to_a_call_that_does_not_wait_changes_nothing() {
     let error = outcomes["ask"].error.clone().expect("a failure has an error");
     assert_eq!((error.kind(), error.message.as_str()), (v1::CallErrorKind::ClientFailed, "nobody is here"));
 }
+
+#[tokio::test]
+async fn a_waiting_call_outlives_a_kill_of_everything_and_another_expires_meanwhile() {
+    let mut yard = Yard::start(FIXTURE).await;
+    let mut worker = yard.worker().await;
+    let timeout = Some(proto::convert::duration(std::time::Duration::from_secs(4)));
+    let hurried = v1::NewCall { timeout, ..question("hurried") };
+    let run = yard.client.create(vec![count("work", 3, 1), question("ask"), hurried]).await;
+    let mut before = run.watch(FloorPolicy::Arrival).await;
+    before.until(|event| matches!(event, Event::CallEnded(ended) if ended.call_id == "work")).await;
+    let address = yard.coordinator.address();
+    yard.coordinator.kill().await;
+    worker.kill().await;
+    yard.broker.kill().await;
+    yard.broker.restart().await.expect("the broker comes back");
+    yard.coordinator = yard.fixture.coordinator_at(&yard.broker.url(), address).await;
+    let run = run.through(&Client::connect(address).await);
+    let mut stream = run.watch(FloorPolicy::Arrival).await;
+    stream.until(|event| matches!(event, Event::CallEnded(ended) if ended.call_id == "hurried")).await;
+    assert_eq!(run.get().await.status(), RunStatus::RequiresAction, "the other one still waits");
+    run.submit(vec![client_answer("ask", "still here")]).await.expect("the call waits");
+    let events = stream.to_end().await;
+    check::whole(&events, true);
+    let outcomes = check::outcomes(&events);
+    assert_eq!((outcomes["hurried"].state(), check::text(&outcomes["ask"])), (CallState::Expired, "still here".into()));
+    assert!(events.starts_with(&before.seen), "what was seen before is seen again");
+}

@@ -267,35 +267,6 @@ async fn a_schedule_whose_runs_approve_needs_the_role_of_its_creator() {
 }
 
 #[tokio::test]
-async fn a_client_that_disconnects_cancels_its_calls_if_it_wants_that() {
-    let yard = Yard::start(FIXTURE).await;
-    let _worker = yard.worker().await;
-    let http = yard.http();
-    let arguments = json!({ "label": "a", "pieces": 10_000, "every_ms": 20 });
-    let events_too = [JSON, ("accept", "text/event-stream")];
-    let item = json!({ "type": "function_call", "call_id": "a", "name": "count", "arguments": arguments.to_string() });
-    let native = json!({ "calls": [{ "call_id": "a", "tool": "count", "arguments": arguments.to_string() }] });
-    let cases = [
-        ("/v1/tool_calls:batch?on_disconnect=cancel", turn(&[("a", "count", arguments)])),
-        ("/v1/runs?on_disconnect=cancel", native),
-        ("/v1/responses", json!({ "input": [item], "stream": true, "toolyard": { "on_disconnect": "cancel" } })),
-    ];
-    for (path, body) in cases {
-        let mut begun = http.begin(Method::POST, path, &events_too, body.to_string()).await;
-        begun.until(|bytes| events(bytes).len() > 3).await;
-        let id = String::from_utf8_lossy(&begun.bytes);
-        let at = id.find("run_0").or_else(|| id.find("resp_0")).expect("an id");
-        let id: String = id[at..].chars().take_while(|c| c.is_ascii_alphanumeric() || *c == '_').collect();
-        let id = id.split('_').skip(1).take(2).collect::<Vec<_>>().join("_");
-        drop(begun);
-        let mut watched = http.events(&format!("run_{id}"), None).await;
-        watched.until(|bytes| events(bytes).last().is_some_and(|event| event.name.as_deref() == Some("end"))).await;
-        let run = http.get(&format!("/v1/runs/run_{id}")).await.json();
-        assert_eq!(run["run"]["status"], "RUN_STATUS_CANCELLED", "{path}: {run}");
-    }
-}
-
-#[tokio::test]
 async fn a_call_that_is_too_large_fails_alone_and_a_turn_without_calls_is_answered() {
     let yard = Yard::start(FIXTURE).await;
     let _worker = yard.worker().await;

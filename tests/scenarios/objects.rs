@@ -123,6 +123,33 @@ async fn an_object_is_served_over_http_as_it_is_and_in_ranges(beside: Beside) {
     assert!(answer.contains("the whole of it is object run_") && answer.len() < 20_000, "{answer}");
 }
 
+on_both!(an_image_of_twenty_megabytes_is_a_reference_that_is_read_whole_and_in_ranges);
+async fn an_image_of_twenty_megabytes_is_a_reference_that_is_read_whole_and_in_ranges(beside: Beside) {
+    const IMAGE: usize = 20_000_000;
+    let yard = beside.yard(Fixture::new(FIXTURE)).await;
+    let _worker = yard.worker().await;
+    let run = yard.client.create(vec![call("a", "draws", json!({ "bytes": IMAGE }))]).await;
+    let outcome = check::outcomes(&run.watch(FloorPolicy::Arrival).await.to_end().await)["a"].clone();
+    let [v1::Content { body: Some(Body::Object(object)) }] = &outcome.result[..] else { panic!("{outcome:?}") };
+    assert_eq!((object.media_type.as_str(), object.size_bytes), ("image/png", IMAGE as u64));
+    let pixels = |range: std::ops::Range<usize>| range.map(|index| u8::try_from(index / 7 % 251).expect("it fits"));
+    let image: Vec<u8> = pixels(0..IMAGE).collect();
+    assert_eq!(object.sha256.as_ref(), digest(&SHA256, &image).as_ref());
+    let (http, path) = (yard.http(), format!("/v1/objects/{}", object.object_id));
+    let whole = http.get(&path).await;
+    assert_eq!((whole.status, &whole.headers["content-type"]), (200, &"image/png".parse().expect("ASCII")));
+    assert!(whole.body == image, "{} bytes", whole.body.len());
+    let part = http.ask(Method::GET, &path, &[("range", "bytes=19999990-")], "").await;
+    assert_eq!((part.status, part.body.to_vec()), (206, pixels(IMAGE - 10..IMAGE).collect::<Vec<u8>>()));
+    // For a model it is not inline: the answer names it.
+    let turn = json!({ "role": "assistant", "content": [
+        { "type": "tool_use", "id": "toolu_1", "name": "draws", "input": { "bytes": IMAGE } },
+    ]});
+    let answer = http.post("/v1/tool_calls:batch?wait=60s", &turn).await.json().to_string();
+    assert!(answer.contains("/0.main.") || answer.contains(".0.main."), "{answer}");
+    assert!(answer.len() < 20_000, "{} bytes", answer.len());
+}
+
 on_both!(a_coordinator_does_not_grow_with_a_result);
 async fn a_coordinator_does_not_grow_with_a_result(beside: Beside) {
     let yard = beside.yard(Fixture::new(FIXTURE)).await;

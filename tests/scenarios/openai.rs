@@ -260,3 +260,24 @@ async fn a_stream_of_interleaved_items_is_resumed_by_its_own_numbers() {
     let first = events(&rest.body)[0].json()["sequence_number"].clone();
     assert!(first.as_u64() > last.as_u64(), "{first} after {last}");
 }
+
+#[tokio::test]
+async fn a_tool_without_output_of_its_own_is_seen_while_it_runs_if_items_may_be_interleaved() {
+    let yard = Yard::start(FIXTURE).await;
+    let _worker = yard.worker().await;
+    let folder = tempfile::tempdir().expect("a folder");
+    let gate = folder.path().join("gate");
+    let arguments = json!({ "path": gate }).to_string();
+    let item = json!({ "type": "function_call", "call_id": "silent", "name": "waits", "arguments": arguments });
+    let body = json!({ "input": [item], "stream": true }).to_string();
+    let mut stream = yard.http().begin(Method::POST, "/v1/responses?items=interleaved", &JSON, body).await;
+    let named = |bytes: &[u8], name: &str| {
+        let name = format!("response.{name}");
+        events(bytes).iter().any(|event| event.name.as_deref() == Some(&name) && event.data.contains("waits"))
+    };
+    stream.until(|bytes| named(bytes, "output_item.added")).await;
+    assert!(!named(&stream.bytes, "output_item.done"), "it runs");
+    std::fs::write(&gate, "open").expect("a file is written");
+    stream.to_end().await.expect("the stream does not break");
+    assert!(named(&stream.bytes, "output_item.done"));
+}

@@ -5,7 +5,8 @@ use std::time::Duration;
 use async_nats::jetstream;
 use harness::{Fixture, Yard, call};
 use prost::Message as _;
-use proto::v1::{CallErrorKind, CallState, FloorPolicy};
+use proto::v1::run_event::Event;
+use proto::v1::{self, CallErrorKind, CallState, FloorPolicy};
 use proto::wire::v1 as wire;
 use serde_json::json;
 
@@ -90,4 +91,51 @@ async fn what_a_worker_without_a_required_hook_stored_is_given_to_nobody() {
     assert!(!told.contains("s3cret"), "{told}");
     let log = String::from_utf8_lossy(&everything_stored(&yard).await).into_owned();
     assert!(log.contains("s3cret"), "it was stored");
+}
+
+/// As a worker without the hook writes it that could not go on, and quotes the tool: another attempt is made.
+fn lost_attempt() -> Vec<u8> {
+    let started = wire::AttemptStarted { worker_id: "worker-old".to_owned(), lease: "nowhere".into(), from: 0 };
+    let error = v1::CallError {
+        kind: CallErrorKind::WorkerLost.into(),
+        message: "it met s3cret".to_owned(),
+        ..v1::CallError::default()
+    };
+    let ended = wire::AttemptEnded {
+        outcome: wire::AttemptOutcome::Failed.into(),
+        error: Some(error),
+        ..wire::AttemptEnded::default()
+    };
+    entry(vec![wire::event::Kind::AttemptStarted(started), wire::event::Kind::AttemptEnded(ended)])
+}
+
+#[tokio::test]
+async fn the_error_of_an_attempt_without_a_required_hook_is_withheld_from_readers_too() {
+    let file = redacting();
+    let yard = file.yard().await;
+    let _bare = bare_worker(&yard).await;
+    yard.client.wait_for_tool("count").await;
+    let run = yard.client.create(vec![count("c", 1, 0)]).await;
+    let broker = jetstream::new(async_nats::connect(yard.broker.url()).await.expect("the broker is there"));
+    let subject = format!("ty.run.{}.{}.0.out.main", &run.id[4..6], run.id);
+    let sent = broker.publish(subject, lost_attempt().into()).await.expect("it is sent");
+    sent.await.expect("the broker stores it");
+    let mut stream = run.watch(FloorPolicy::Arrival).await;
+    stream.until(|event| matches!(event, Event::AttemptEnded(_))).await;
+    // One that runs the hook makes the next attempt.
+    let _worker = yard.worker().await;
+    let events = stream.to_end().await;
+    let attempt = check::kinds(&events).into_iter().find_map(|kind| match kind {
+        Event::AttemptEnded(ended) => ended.error.clone(),
+        _ => None,
+    });
+    let attempt = attempt.expect("the attempt is seen to fail");
+    let withheld = "withheld: the worker does not run the required hooks";
+    assert_eq!((attempt.kind(), attempt.message.as_str()), (CallErrorKind::WorkerLost, withheld));
+    assert_eq!(check::outcomes(&events)["c"].state(), CallState::Completed);
+    let told = format!("{events:?} {:?}", run.get().await);
+    assert!(!told.contains("s3cret"), "{told}");
+    let sse = yard.http().get(&format!("/v1/runs/{}/events", run.id)).await;
+    let sse = String::from_utf8_lossy(&sse.body).into_owned();
+    assert!(sse.contains(withheld) && !sse.contains("s3cret"), "{sse}");
 }

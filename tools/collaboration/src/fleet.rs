@@ -18,10 +18,12 @@ use toolyard_tool::{Context, ToolError};
 pub(crate) const CALLS_MAX: usize = 32;
 /// Children of children.
 const DEPTH_MAX: u32 = 3;
-/// Metadata of a child's calls: its parent, and how deep it is below a run that a client made.
+/// Metadata of a child's calls: its parent, how deep it is below a run that a client made, and the tools that made the
+/// runs on the way, the outermost first.
 const PARENT_RUN: &str = "toolyard.parent_run";
 const PARENT_CALL: &str = "toolyard.parent_call";
 const DEPTH: &str = "toolyard.depth";
+const PATH: &str = "toolyard.path";
 /// Bytes of all answers together, and of one answer.
 const ANSWERS_BYTES_MAX: usize = 192 * 1024;
 const ANSWER_BYTES_MAX: usize = 16 * 1024;
@@ -162,19 +164,24 @@ impl Fleet {
     }
 }
 
-/// Metadata of calls that a call makes: its run and id, and how deep they are below a run that a client made.
+/// Metadata of calls that a call makes: its run and id, how deep they are below a run that a client made, and below
+/// which tools.
 ///
 /// # Errors
 /// They would be too deep.
 pub fn below(context: &Context) -> Result<BTreeMap<String, String>, ToolError> {
     let depth = context.metadata().get(DEPTH).and_then(|depth| depth.parse().ok()).unwrap_or(0_u32);
+    let path = match context.metadata().get(PATH) {
+        Some(above) => format!("{above} > {}", context.tool()),
+        None => context.tool().to_string(),
+    };
     if depth >= DEPTH_MAX {
         return Err(ToolError::new(format!(
-            "{DEPTH_MAX} runs were made below each other, more are not: call the tools yourself"
+            "{DEPTH_MAX} runs were made below each other ({path}), more are not: call the tools yourself"
         )));
     }
     let (run, call) = (context.run_id().to_string(), context.call_id().to_string());
-    let metadata = [(PARENT_RUN, run), (PARENT_CALL, call), (DEPTH, (depth + 1).to_string())];
+    let metadata = [(PARENT_RUN, run), (PARENT_CALL, call), (DEPTH, (depth + 1).to_string()), (PATH, path)];
     Ok(metadata.map(|(key, value)| (key.to_owned(), value)).into())
 }
 

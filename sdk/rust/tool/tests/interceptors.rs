@@ -225,6 +225,22 @@ async fn too_many_calls_are_refused_with_the_time_to_wait_or_wait_their_turn() {
     assert_eq!(began.elapsed(), Duration::from_secs(10));
 }
 
+#[tokio::test(start_paused = true)]
+async fn a_call_that_is_stopped_before_its_turn_leaves_its_turn_to_the_next() {
+    let limit = RateLimit::new(1, Duration::from_secs(10)).patience(Duration::from_secs(15));
+    let (table, began) = (echoes().intercept(limit), Instant::now());
+    assert_eq!(echoed(&table).await.answer(), "hi");
+    let waiting = testkit::start_in(&table, "echo", json!({ "text": "hi" }));
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    waiting.cancel();
+    let error = waiting.end().await.result.expect_err("it was stopped");
+    assert!(error.message.contains("before its turn"), "{error:?}");
+    // One that does not even get to say so.
+    tokio::time::timeout(Duration::from_secs(1), echoed(&table)).await.expect_err("it waits for its turn");
+    assert_eq!(echoed(&table).await.answer(), "hi");
+    assert_eq!(began.elapsed(), Duration::from_secs(10));
+}
+
 /// Counts its executions.
 #[tool(read_only)]
 async fn looks(times: Arc<AtomicU32>, context: &Context, at: String, says: bool) -> Result<String, ToolError> {

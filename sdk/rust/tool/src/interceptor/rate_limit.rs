@@ -53,6 +53,23 @@ impl RateLimit {
         *full_at = Some(next_full);
         Ok(turn)
     }
+
+    /// A call that was stopped before its turn leaves its token to those that come after it.
+    fn give_back(&self) {
+        let mut full_at = self.full_at.lock().unwrap_or_else(PoisonError::into_inner);
+        *full_at = full_at.and_then(|at| at.checked_sub(self.interval));
+    }
+}
+
+/// A token that was reserved. It is given back if the call is stopped, or dropped, before its turn.
+struct Reserved<'a>(Option<&'a RateLimit>);
+
+impl Drop for Reserved<'_> {
+    fn drop(&mut self) {
+        if let Some(limit) = self.0 {
+            limit.give_back();
+        }
+    }
 }
 
 impl Interceptor for RateLimit {
@@ -64,8 +81,9 @@ impl Interceptor for RateLimit {
             ToolError::rate_limited(message, wait)
         })?;
         if turn > now {
+            let mut reserved = Reserved(Some(self));
             tokio::select! {
-                () = tokio::time::sleep_until(turn) => {}
+                () = tokio::time::sleep_until(turn) => reserved.0 = None,
                 () = call.context().cancelled() => return Err(ToolError::new("the call was stopped before its turn")),
             }
         }

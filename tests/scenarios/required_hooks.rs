@@ -18,6 +18,11 @@ fn redacting() -> File {
     File::new().hook("redacts", "post_tool_use", "{count,writes}", redact).line("output = true\nrequired = true")
 }
 
+async fn why(run: &harness::Run, call: &str) -> String {
+    let request = proto::v1::ExplainCallRequest { run_id: run.id.clone(), call_id: call.to_owned() };
+    run.client.runs.clone().explain_call(request).await.expect("the call is there").into_inner().why
+}
+
 /// A worker without any hooks.
 async fn bare_worker(yard: &Yard) -> harness::Worker {
     Fixture::new(FIXTURE).worker(&yard.broker.url(), "main", 1).await
@@ -33,6 +38,9 @@ async fn a_worker_without_a_required_hook_leaves_its_calls_to_one_that_runs_it()
     let say = json!({ "label": "s3cret", "pieces": 2, "every_ms": 0 });
     let writes = call("writes", "writes", json!({ "path": path, "line": "once", "then_wait_ms": 0 }));
     let run = yard.client.create(vec![call("count", "count", say), writes]).await;
+    let lacking = "hosts the tool and runs the required hooks (redacts) takes calls: start one with the file";
+    let why = why(&run, "count").await;
+    assert!(why.contains(lacking), "{why}");
     let _worker = yard.worker().await;
     let events = run.watch(FloorPolicy::Arrival).await.to_end().await;
     check::whole(&events, true);

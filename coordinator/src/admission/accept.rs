@@ -486,7 +486,7 @@ fn route(wanted: &Wanted<'_>, scope: &Scope<'_>, found: Option<(&PoolId, &Entry)
     }
     // Shortly after the start, a worker that is still unknown may be alive: then the call's owner decides.
     if needs_worker && !scope.client_only && registry.settled && registry.living_hosts(pool, entry).taking == 0 {
-        return Route::Refused(run::no_worker(tool, pool));
+        return Route::Refused(run::no_worker(tool, pool, &[]));
     }
     Route::Pool { pool: pool.clone(), policy: hosted.manifest.policy.clone(), version: entry.version().cloned() }
 }

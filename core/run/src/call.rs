@@ -535,7 +535,7 @@ impl Call {
     /// Its run's deadline passed, and no worker that hosts its tool was alive.
     pub(crate) fn found_no_worker(&mut self, at: Timestamp, heard: &mut Vec<Fact>) {
         if let Route::Pool { pool, .. } = &self.spec.route {
-            let error = no_worker(&self.spec.tool, pool);
+            let error = no_worker(&self.spec.tool, pool, &self.spec.required_hooks);
             self.refused(&error, at, heard);
         }
     }

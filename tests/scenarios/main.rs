@@ -83,6 +83,7 @@ mod rollout;
 mod room;
 mod schedules;
 mod series;
+mod shared;
 mod states;
 mod tenants;
 mod tls;

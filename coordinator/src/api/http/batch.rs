@@ -4,9 +4,10 @@
 mod answer;
 mod described;
 mod messages;
-mod shared;
+pub(super) mod shared;
 mod terms;
 
+use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Duration;
 

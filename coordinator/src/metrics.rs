@@ -231,7 +231,7 @@ static REFUSALS: Family<Counter> = Family::new(
 /// are bounded.
 pub(crate) fn floor_wait(call: Option<&Call>, waited: Duration) {
     thread_local! {
-        /// The series by tool, because looking one up in its family takes a lock and this runs for each call and reader.
+        /// The series by tool, because a look into their family takes a lock, and this runs for each call and reader.
         static WAITS: RefCell<HashMap<ToolName, Histogram>> = RefCell::default();
     }
     let spec = call.map(|call| call.spec()).filter(|spec| matches!(spec.route, Route::Pool { .. }));

@@ -117,13 +117,13 @@ async fn what_a_shared_run_cannot_have_is_refused_and_nothing_is_added() {
         body
     };
     let options = |options: Value| json!({ "input": [echo("a")], "toolyard": options });
-    let unknown = "run_00_0193a7b4c2d07e3f8a1b2c3d4e5f6071";
+    let gone = "run_00_0193a7b4c2d07e3f8a1b2c3d4e5f6071";
     let cases = [
         (with(json!({ "parallel_tool_calls": false })), (400, "MALFORMED", "/toolyard")),
         (with(json!({ "store": false })), (400, "MALFORMED", "/toolyard")),
         (options(json!({ "run": run, "fail_fast": true })), (400, "MALFORMED", "/toolyard")),
         (options(json!({ "run": "run_1" })), (400, "MALFORMED", "/toolyard/run")),
-        (options(json!({ "run": unknown })), (404, "RUN_NOT_FOUND", "/toolyard/run")),
+        (options(json!({ "run": gone })), (410, "EVENTS_EXPIRED", "/toolyard/run")),
     ];
     for (body, expected) in cases {
         let refused = http.post("/v1/responses", &body).await;
@@ -137,7 +137,7 @@ async fn what_a_shared_run_cannot_have_is_refused_and_nothing_is_added() {
         respond(http, &added(&run, &[echo(id)])).await;
     }
     let mixed = http.post("/v1/responses", &added(&run, &[echo("a"), echo("c")])).await;
-    assert_eq!((mixed.status, &mixed.json()["error"]["code"]), (409, &json!("DUPLICATE_CALL_ID")));
+    assert_eq!((mixed.status, &mixed.json()["error"]["code"]), (400, &json!("DUPLICATE_CALL_ID")));
     let response = respond(http, &added(&run, &[echo("a")])).await;
     let path = format!("/v1/responses/{}", text(&response, "id"));
     let deleted = http.ask(Method::DELETE, &path, &[], "").await;

@@ -1,5 +1,5 @@
 //! Some calls of a run, as if they were a run of their own: several requests may share a run, and each is answered for
-//! its calls. Output of one request does not wait for the floor of another's, and the status is that of its calls alone.
+//! its calls. Output of one request does not wait for the floor of another's, and the status is that of its own calls.
 
 use std::ops::Range;
 

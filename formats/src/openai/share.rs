@@ -121,8 +121,8 @@ impl FromStr for SharedRun {
     }
 }
 
-/// Presents a share's events as those of a run, which opens with the share's calls. Its input is the output of the whole
-/// run from the beginning, as a [section](run::Section) of these calls has it.
+/// Presents a share's events as those of a run, which opens with the share's calls. Its input is the output of the
+/// whole run from the beginning, as a [section](run::Section) of these calls has it.
 #[derive(Debug)]
 pub struct View {
     of: SharedRun,

@@ -43,8 +43,8 @@ impl Inlined {
     }
 }
 
-/// How many bytes may still be inlined for a run, and those that are held for it. What is inlined depends on the order of
-/// the results only, so every reader inlines the same.
+/// How many bytes may still be inlined for a run, and those that are held for it. What is inlined depends on the order
+/// of the results only, so every reader inlines the same.
 #[derive(Debug)]
 pub(crate) struct Room {
     left: u64,

@@ -120,8 +120,8 @@ impl Stream {
         self.part
     }
 
-    /// Checks that a request answers the waiting calls, together, and no others. That of a whole run is checked where it
-    /// is decided.
+    /// Checks that a request answers the waiting calls, together, and no others. That of a whole run is checked where
+    /// it is decided.
     ///
     /// # Errors
     /// An error with a JSON pointer.

@@ -209,9 +209,9 @@ impl Continued {
     }
 }
 
-/// Finds the part of a run in which the answers of a request were given: the one that its answer is. It depends on the
-/// log alone, so a repeated request gets the same. Its input is the output of the run, or of the section of the request,
-/// under the policy `INTERLEAVED`, because then an answer is not held back by the floor.
+/// Finds the part of a run in which the answers of a request were given: the one that its answer is. It depends on
+/// the log alone, so a repeated request gets the same. Its input is the output of the run, or of the section of the
+/// request, under the policy `INTERLEAVED`, because then an answer is not held back by the floor.
 #[derive(Debug)]
 pub struct Answered<'a> {
     continued: &'a Continued,

@@ -4,8 +4,8 @@ use super::{Call, Interceptor, Next};
 use crate::error::ToolError;
 use crate::output::Output;
 
-/// Gives every call the same text as its result. Neither inner interceptors nor the tool run; the arguments were checked
-/// before, as for any call.
+/// Gives every call the same text as its result. Neither inner interceptors nor the tool run; the arguments were
+/// checked before, as for any call.
 #[derive(Debug, Clone)]
 pub struct Emulate {
     answer: String,

@@ -63,6 +63,7 @@ pub(crate) struct Api {
     pub(crate) uploads: Uploads,
     pub(crate) mcp: Arc<mcp::Shared>,
     pub(crate) abandoned: abandoned::Queue,
+    pub(crate) inlined: http::stored::Inlined,
     /// On cancellation, streams end with a final error and new requests are refused.
     pub(crate) stop: CancellationToken,
 }

@@ -5,6 +5,7 @@
 pub(crate) mod schedules;
 pub(crate) mod tenants;
 
+use std::cell::RefCell;
 use std::collections::HashMap;
 use std::sync::LazyLock;
 use std::time::Duration;
@@ -229,8 +230,16 @@ static REFUSALS: Family<Counter> = Family::new(
 /// Records how long the first output of a call waited for the floor. Pools execute only advertised tools, so the labels
 /// are bounded.
 pub(crate) fn floor_wait(call: Option<&Call>, waited: Duration) {
+    thread_local! {
+        /// The series by tool, because a look into their family takes a lock, and this runs for each call and reader.
+        static WAITS: RefCell<HashMap<ToolName, Histogram>> = RefCell::default();
+    }
     let spec = call.map(|call| call.spec()).filter(|spec| matches!(spec.route, Route::Pool { .. }));
-    FLOOR_WAIT.with(&[spec.map_or(OTHER, |spec| spec.tool.as_str())]).record(waited);
+    let Some(tool) = spec.map(|spec| &spec.tool) else { return FLOOR_WAIT.with(&[OTHER]).record(waited) };
+    WAITS.with_borrow_mut(|waits| match waits.get(tool) {
+        Some(series) => series.record(waited),
+        None => waits.entry(tool.clone()).or_insert(FLOOR_WAIT.with(&[tool.as_str()])).record(waited),
+    });
 }
 
 /// Counts an error by its reason.

@@ -3,13 +3,16 @@
 //! from the log again.
 
 use std::collections::VecDeque;
+use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
 use proto::convert::api;
 use proto::subject::{self, Subject, SubjectKind};
 use proto::v1;
-use run::{Entry, Fact, FloorPolicy, OutputEvent, OutputKind, Route, Run, RunId, RunOpened, Sequencer, Span, TenantId};
+use run::{
+    Entry, Fact, FloorPolicy, OutputEvent, OutputKind, Route, Run, RunId, RunOpened, Section, Sequencer, Span, TenantId,
+};
 use tokio::time::Instant;
 
 use crate::auth::callers::Reading;
@@ -36,6 +39,8 @@ pub(crate) struct Reader {
     source: Source,
     run: Run,
     sequencer: Sequencer,
+    /// The calls that are shown, if others share the run.
+    section: Option<Section>,
     /// The client has everything up to here already.
     after: Option<u64>,
     spoken: VecDeque<OutputEvent>,
@@ -102,6 +107,7 @@ impl Reader {
             run: Run::new(source.run),
             source,
             sequencer: Sequencer::new(policy),
+            section: None,
             after,
             spoken: VecDeque::new(),
             kept: VecDeque::new(),
@@ -116,6 +122,12 @@ impl Reader {
     /// The run's tenant, until the first entry is applied.
     pub(crate) fn tenant(&self) -> Option<&TenantId> {
         self.source.page.front().and_then(|entry| opening(entry)).and_then(|opened| opened.tenant.as_ref())
+    }
+
+    /// Shows only the calls at these places, in an order and with a status of their own. To be called before anything is
+    /// read.
+    pub(crate) fn narrow(&mut self, calls: Range<u16>) {
+        self.section = Some(Section::new(calls));
     }
 
     /// Counts as one of its caller's streams as long as it exists.
@@ -207,6 +219,9 @@ impl Reader {
     fn take(&mut self, entry: Arc<Entry>) {
         self.heard.clear();
         self.run.apply(&entry, &mut self.heard);
+        if let Some(section) = &mut self.section {
+            section.narrow(&self.run, &mut self.heard);
+        }
         let mut spoken = Vec::new();
         self.sequencer.observe(entry.at, &self.heard, &mut spoken);
         for speaks in &spoken {

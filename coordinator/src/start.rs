@@ -228,6 +228,7 @@ impl Shared {
             uploads: uploads.clone(),
             mcp: Arc::new(api::mcp::Shared::new(is_tls)),
             abandoned,
+            inlined: Default::default(),
             stop: tasks.stop.clone(),
         };
         (api, uploads)

@@ -8,6 +8,8 @@
 //! run ends. The next part begins with the next event. A part is a response of the Responses API and a stream of the
 //! Assistants API.
 //!
+//! The calls of a request that were added to a run of others are presented as a [run of their own](share).
+//!
 //! Neither API can withdraw output. Output of a tool that may restart after partial output is therefore held until its
 //! call ends. Output of every other tool is forwarded immediately.
 
@@ -18,6 +20,7 @@ mod foreign;
 mod refused;
 pub mod resources;
 pub mod responses;
+pub mod share;
 mod tools;
 mod url;
 

@@ -8,7 +8,7 @@
 mod notes;
 mod strict;
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 
 use globset::{Glob, GlobSet, GlobSetBuilder};
 use serde_json::{Map, Value, json};
@@ -185,26 +185,36 @@ pub fn names(tools: &[&str], format: Format) -> Vec<String> {
     names.collect()
 }
 
-/// The tool that a model called by an exported name which is no tool's own name. `tools` are the names of the
-/// [exported](export) tools in their order. No definition is built for that.
-pub fn meant<'a>(tools: impl IntoIterator<Item = &'a str>, format: Format, called: &str) -> Option<&'a str> {
-    // Hashes are only computed if the name ends like one, and tools are only read if the name may be a changed one.
-    let is_hash = |mark: &str| mark.len() == 2 * MARK_BYTES && mark.bytes().all(|byte| byte.is_ascii_hexdigit());
-    let is_marked = called.rsplit_once('_').is_some_and(|(_, mark)| is_hash(mark));
-    if !is_marked && !called.contains("__") && !called.starts_with('_') {
-        return None;
-    }
-    let mut others = None;
-    for tool in tools.into_iter().filter(|tool| format.may_rename(tool)) {
-        let name = format.name(tool);
-        if name == called {
-            return Some(tool);
+/// The tools of a list that are exported under other names than their own, so that a name which a model called is found
+/// without reading the list again. No definition is built for that.
+#[derive(Debug, Default)]
+pub struct Renamed {
+    /// Positions in the list, by the exported name.
+    changed: HashMap<String, Vec<usize>>,
+    /// The same by the name that has a hash, which a tool has if the shorter one is taken.
+    marked: HashMap<String, Vec<usize>>,
+}
+
+impl Renamed {
+    #[must_use]
+    pub fn new<'a>(tools: impl IntoIterator<Item = &'a str>, format: Format) -> Self {
+        let mut all = Self::default();
+        for (place, tool) in tools.into_iter().enumerate().filter(|(_, tool)| format.may_rename(tool)) {
+            let name = format.name(tool);
+            if name != tool {
+                all.marked.entry(format.marked(&name, tool)).or_default().push(place);
+                all.changed.entry(name).or_default().push(place);
+            }
         }
-        if is_marked && others.is_none() && name != tool && format.marked(&name, tool) == called {
-            others = Some(tool);
-        }
+        all
     }
-    others
+
+    /// The positions of the tools that a model may have called by an exported name which is no tool's own name: the
+    /// likeliest first.
+    pub fn meant(&self, called: &str) -> impl Iterator<Item = usize> {
+        let places = [&self.changed, &self.marked].into_iter().filter_map(move |names| names.get(called));
+        places.flatten().copied()
+    }
 }
 
 fn definition(tool: &v1::Tool, name: &str, format: Format) -> Value {
@@ -383,6 +393,8 @@ mod tests {
         let tools: Vec<v1::Tool> = names.iter().map(|name| tool(name)).collect();
         for (_, format) in Format::ALL {
             let exported = export(&tools, format);
+            let renamed = Renamed::new(names, format);
+            let meant = |called: &str| renamed.meant(called).map(|place| names[place]).next();
             let distinct: HashSet<&str> = exported.iter().map(|tool| tool.name.as_str()).collect();
             assert_eq!(distinct.len(), names.len(), "{format:?}: {distinct:?}");
             for (tool, own) in exported.iter().zip(names) {
@@ -392,9 +404,9 @@ mod tests {
                 assert!(dots || !tool.name.contains('.'), "{format:?}: {}", tool.name);
                 assert!(tool.definition.to_string().contains(&tool.name));
                 let is_renamed = tool.name != own;
-                assert!(!is_renamed || meant(names, format, &tool.name) == Some(own), "{format:?}: {}", tool.name);
+                assert!(!is_renamed || meant(&tool.name) == Some(own), "{format:?}: {}", tool.name);
             }
-            assert_eq!(meant(names, format, "web__find"), None);
+            assert_eq!(meant("web__find"), None);
             assert_eq!((exported[0].name.as_str(), exported[4].name.as_str()), ("web__search", "plain"));
         }
         assert!(export(&tools, Format::OpenAi)[1].name.starts_with("web__search_"));

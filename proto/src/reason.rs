@@ -293,6 +293,9 @@ reasons! {
     /// The coordinator is processing as many uploads as it can.
     UploadsBusy = "UPLOADS_BUSY", ResourceExhausted, SERVICE_UNAVAILABLE temporary,
         "retry in a moment, or at another coordinator";
+    /// The coordinator holds as many bytes of stored images for answers as it can.
+    InlinedBusy = "INLINED_BUSY", ResourceExhausted, SERVICE_UNAVAILABLE temporary,
+        "retry in a moment, or at another coordinator";
     /// The object store is full.
     ObjectsFull = "OBJECTS_FULL", ResourceExhausted, SERVICE_UNAVAILABLE temporary,
         "delete uploads that you no longer need, wait until objects have expired, or give the store more room";

@@ -289,6 +289,7 @@ fn heartbeat() -> Heartbeat {
         draining: false,
         release: String::new(),
         sandbox: None,
+        hooks: Vec::new(),
     }
 }
 

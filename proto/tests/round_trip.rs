@@ -414,7 +414,7 @@ proptest! {
         prop_assert_eq!(decode_answer(encode_answer(None), attempt.call).expect("an answer"), None);
         let worker = "worker-1".parse().expect("a worker id");
         let tools = "0123abcd".parse().expect("a tool set");
-        let heartbeat = Heartbeat { tools, worker, slots: used, running: delivered, leaving: used % 2 == 0, pulling: used % 3 == 0, draining: used % 5 == 0, release: format!("0.{used}.0-rc.1"), sandbox: (used % 2 == 0).then(|| WorkerSandbox { level: "confined".to_owned(), workspace: "tenant".to_owned(), network: used % 3 == 0 }) };
+        let heartbeat = Heartbeat { tools, worker, slots: used, running: delivered, leaving: used % 2 == 0, pulling: used % 3 == 0, draining: used % 5 == 0, release: format!("0.{used}.0-rc.1"), sandbox: (used % 2 == 0).then(|| WorkerSandbox { level: "confined".to_owned(), workspace: "tenant".to_owned(), network: used % 3 == 0 }), hooks: vec!["redacts".to_owned(); usize::from(used % 7 == 0)] };
         prop_assert_eq!(Heartbeat::decode(heartbeat.encode()).expect("a heartbeat"), heartbeat);
     }
 

@@ -151,6 +151,7 @@ async fn advertise(broker: &async_nats::Client) -> anyhow::Result<Vec<(String, H
                 draining: false,
                 release: "0.1.0".to_owned(),
                 sandbox: None,
+                hooks: Vec::new(),
             };
             workers.push((names::heartbeat(&pool), heartbeat));
         }

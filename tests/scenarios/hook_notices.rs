@@ -1,35 +1,49 @@
 //! Hooks in the coordinator beyond admission: they decide about answers of clients, and are notified of ends that no
 //! worker reports.
 
-use std::path::Path;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use harness::{Admin, Run, Yard, call, client_answer, reason};
 use proto::v1::run_event::Event;
 use proto::v1::{self, CallErrorKind, FloorPolicy};
 use serde_json::json;
+use tokio::io::AsyncReadExt as _;
+use tokio::net::unix::pipe;
 
 use crate::hooks::{File, error, everything_stored};
 use crate::{check, count};
 
-/// A script that writes each request to a file.
-fn noting(told: &Path) -> String {
-    format!(r#"(cat; echo) >> {}; echo '{{"decision":"allow"}}'"#, told.display())
+/// What hooks are told: their scripts write each request to a pipe.
+struct Told {
+    path: PathBuf,
+    pipe: pipe::Receiver,
+    text: String,
 }
 
-/// What hooks were told, once it has all of this.
-async fn told_of(told: &Path, all: &[&str]) -> String {
-    let has_all = async {
-        loop {
-            let text = std::fs::read_to_string(told).unwrap_or_default();
-            if all.iter().all(|part| text.contains(part)) {
-                return text;
-            }
-            tokio::time::sleep(Duration::from_millis(20)).await;
+impl Told {
+    fn new(path: PathBuf) -> Self {
+        let made = std::process::Command::new("mkfifo").arg(&path).status().expect("mkfifo is there");
+        assert!(made.success(), "{}", path.display());
+        // Also open for writing, so that it does not end between two scripts.
+        let pipe = pipe::OpenOptions::new().read_write(true).open_receiver(&path).expect("it is a pipe");
+        Self { path, pipe, text: String::new() }
+    }
+
+    fn script(&self) -> String {
+        format!(r#"(cat; echo) > {}; echo '{{"decision":"allow"}}'"#, self.path.display())
+    }
+
+    /// All that hooks were told, once it has all of this.
+    async fn has(&mut self, all: &[&str]) -> &str {
+        while !all.iter().all(|part| self.text.contains(part)) {
+            let mut bytes = [0; 4096];
+            let read = tokio::time::timeout(harness::PATIENCE, self.pipe.read(&mut bytes)).await;
+            let read = read.unwrap_or_else(|_| panic!("hooks were not told of all: {}", self.text));
+            self.text.push_str(&String::from_utf8_lossy(&bytes[..read.expect("it can be read")]));
         }
-    };
-    let text = tokio::time::timeout(harness::PATIENCE, has_all).await;
-    text.unwrap_or_else(|_| panic!("hooks were not told of all: {:?}", std::fs::read_to_string(told)))
+        &self.text
+    }
 }
 
 /// A run whose calls its client answers.
@@ -78,8 +92,8 @@ async fn what_a_hook_redacts_of_a_clients_answer_is_nowhere() {
 #[tokio::test]
 async fn hooks_are_asked_once_about_an_answer_and_only_about_one_that_can_be_stored() {
     let file = File::new();
-    let told = file.path("told");
-    let file = file.hook("notes", "post_tool_use", "echo", &noting(&told));
+    let mut told = Told::new(file.path("told"));
+    let file = file.hook("notes", "post_tool_use", "echo", &told.script());
     let yard = file.yard().await;
     let _worker = yard.worker().await;
     let echo = |id: &str| call(id, "echo", json!({ "text": "x" }));
@@ -87,12 +101,11 @@ async fn hooks_are_asked_once_about_an_answer_and_only_about_one_that_can_be_sto
     let huge = client_answer("a", &"x".repeat(run::limit::RESULT_BYTES_MAX + 1));
     let refused = run.submit(vec![huge]).await.expect_err("it is too large");
     assert_eq!(reason(&refused), "PAYLOAD_TOO_LARGE");
-    assert!(!told.exists(), "no hook was asked");
     for _ in 0..2 {
         run.submit(vec![client_answer("a", "it fits")]).await.expect("it waits, or has this answer");
     }
-    let text = told_of(&told, &["it fits"]).await;
-    assert_eq!(text.matches("post_tool_use").count(), 1, "{text}");
+    let text = told.has(&["it fits"]).await;
+    assert_eq!(text.matches("post_tool_use").count(), 1, "no hook was asked about the other one: {text}");
     let waits = yard.client.create(vec![count("c", 1, 0)]).await;
     let refused = waits.submit(vec![client_answer("c", "unasked")]).await.expect_err("a worker executes it");
     assert_eq!(reason(&refused), "CALL_NOT_WAITING");
@@ -101,8 +114,8 @@ async fn hooks_are_asked_once_about_an_answer_and_only_about_one_that_can_be_sto
 #[tokio::test]
 async fn hooks_are_not_asked_about_calls_beyond_the_limit_of_their_tool() {
     let file = File::new();
-    let told = file.path("told");
-    let file = file.hook("notes", "pre_tool_use", "count", &noting(&told));
+    let mut told = Told::new(file.path("told"));
+    let file = file.hook("notes", "pre_tool_use", "count", &told.script());
     let yard = file.yard().await;
     let _worker = yard.worker().await;
     let rules = Some(v1::RunRules { calls_max_of_tool: 1, ..v1::RunRules::default() });
@@ -111,7 +124,7 @@ async fn hooks_are_not_asked_about_calls_beyond_the_limit_of_their_tool() {
     let request = v1::ExecuteRunRequest { run, ..v1::ExecuteRunRequest::default() };
     let events = yard.client.execute_request(request).await.expect("it is accepted").to_end().await;
     assert_eq!(error(&check::outcomes(&events)["beyond"]).0, CallErrorKind::LimitExceeded);
-    let text = told_of(&told, &["within"]).await;
+    let text = told.has(&["within"]).await;
     assert!(!text.contains("beyond"), "{text}");
 }
 
@@ -145,9 +158,9 @@ async fn repeated(yard: &Yard) {
 #[tokio::test]
 async fn hooks_are_notified_of_every_end_that_no_worker_asks_about() {
     let file = File::new();
-    let (errors, skips) = (file.path("errors"), file.path("skips"));
+    let (mut errors, mut skips) = (Told::new(file.path("errors")), Told::new(file.path("skips")));
     let file =
-        file.hook("errors", "tool_error", "*", &noting(&errors)).hook("skips", "tool_skip", "*", &noting(&skips));
+        file.hook("errors", "tool_error", "*", &errors.script()).hook("skips", "tool_skip", "*", &skips.script());
     let admin = Admin::anywhere();
     let fixture = file.fixture();
     let yard = Yard::start_with(admin.of(&fixture)).await;
@@ -163,9 +176,9 @@ async fn hooks_are_notified_of_every_end_that_no_worker_asks_about() {
     worker.kill().await;
     stream.to_end().await;
     let of_errors = [r#""kind":"CANCELLED""#, r#""kind":"EXPIRED""#, r#""kind":"INTERRUPTED""#];
-    let text = told_of(&errors, &of_errors).await;
+    let text = errors.has(&of_errors).await;
     assert!(text.lines().all(|line| line.contains(r#""event":"tool_error""#)), "{text}");
-    told_of(&skips, &[r#""kind":"REJECTED""#, r#""kind":"REPEATED""#]).await;
+    skips.has(&[r#""kind":"REJECTED""#, r#""kind":"REPEATED""#]).await;
     for line in [
         r#"toolyard_hooks_total{hook="errors",moment="tool_error",decision="notified"} 3"#,
         r#"toolyard_hooks_total{hook="skips",moment="tool_skip",decision="notified"} 2"#,
@@ -175,5 +188,5 @@ async fn hooks_are_notified_of_every_end_that_no_worker_asks_about() {
     }
     let stranded = v1::NewCall { without_worker: v1::WithoutWorker::Fail.into(), ..count("stranded", 1, 0) };
     yard.client.execute(vec![stranded]).await.to_end().await;
-    told_of(&skips, &[r#""kind":"NO_WORKER""#]).await;
+    skips.has(&[r#""kind":"NO_WORKER""#]).await;
 }

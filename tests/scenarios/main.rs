@@ -89,6 +89,7 @@ mod rollout;
 mod room;
 mod schedules;
 mod series;
+mod shared;
 mod states;
 mod tenants;
 mod tls;

@@ -147,6 +147,10 @@ async fn calls_are_answered_one_after_another_and_the_rest_goes_on_waiting() {
     assert_eq!((last["status"].as_str(), types(&last)), (Some("completed"), vec!["mcp_call".into()]), "{last}");
     let given = last["toolyard"]["input"].as_array().expect("outputs");
     assert_eq!(given.iter().map(|item| &item["call_id"]).collect::<Vec<_>>(), ["a", "b"]);
+    // A repetition gets what the first request got, also if an older response is named.
+    assert_eq!(http.post("/responses", &decides(1, false, &asked)).await.json(), last);
+    assert_eq!(http.post("/responses", &decides(1, false, &next)).await.json(), last);
+    assert_eq!(http.post("/responses", &decides(0, true, &asked)).await.json(), next);
 
     let asked = http.post("/responses", &json!({ "input": [question("one"), question("two")] })).await.json();
     let answers = |id: &str| {

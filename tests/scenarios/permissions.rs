@@ -216,6 +216,7 @@ async fn say_alive(intruder: &Intruder, pool: &str, worker: &str, leaving: bool)
         draining: false,
         release,
         sandbox: None,
+        hooks: Vec::new(),
     };
     intruder.client.publish(format!("ty.alive.{pool}"), heartbeat.encode()).await.expect("it is sent");
     intruder.client.flush().await.expect("the broker answers");

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use async_nats::jetstream;
+use futures::StreamExt as _;
 use harness::{Fixture, Yard, call};
 use prost::Message as _;
 use proto::v1::run_event::Event;
@@ -34,6 +35,8 @@ async fn a_worker_without_a_required_hook_leaves_its_calls_to_one_that_runs_it()
     let say = json!({ "label": "s3cret", "pieces": 2, "every_ms": 0 });
     let writes = call("writes", "writes", json!({ "path": path, "line": "once", "then_wait_ms": 0 }));
     let run = yard.client.create(vec![call("count", "count", say), writes]).await;
+    let broker = async_nats::connect(yard.broker.url()).await.expect("the broker is there");
+    let mut heartbeats = broker.subscribe("ty.alive.main").await.expect("the broker takes it");
     let _worker = yard.worker().await;
     let events = run.watch(FloorPolicy::Arrival).await.to_end().await;
     check::whole(&events, true);
@@ -42,6 +45,16 @@ async fn a_worker_without_a_required_hook_leaves_its_calls_to_one_that_runs_it()
     assert_eq!(outcomes["writes"].state(), CallState::Completed, "{outcomes:?}");
     assert_eq!(check::said(&events)["count"], "…-0 …-1 ");
     assert_eq!(std::fs::read_to_string(&path).expect("it ran").lines().count(), 1, "it ran once");
+    // Workers report their hooks, so that `why` knows who can take such a call.
+    let reports = async {
+        while let Some(message) = heartbeats.next().await {
+            let heartbeat = wire::WorkerHeartbeat::decode(message.payload).expect("it is a heartbeat");
+            if heartbeat.hooks == ["redacts"] {
+                return;
+            }
+        }
+    };
+    tokio::time::timeout(harness::PATIENCE, reports).await.expect("the worker reports its hook");
 }
 
 fn entry(kinds: Vec<wire::event::Kind>) -> Vec<u8> {

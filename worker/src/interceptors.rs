@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use serde::Deserialize;
-use toolyard_tool::interceptor::{ErrorToMessage, LargeResult, RateLimit, ResultCache, Retry};
+use toolyard_tool::interceptor::{Emulate, ErrorToMessage, LargeResult, RateLimit, ResultCache, Retry};
 use toolyard_tool::{InvalidPattern, Table};
 
 /// Interceptors of one file, because each stands around every call of its tools.
@@ -73,6 +73,8 @@ enum Entry {
         bytes: usize,
         folder: Option<PathBuf>,
     },
+    /// [`Emulate`]. The tools are named, because without their names no tool of the worker would run.
+    Emulate { tools: Vec<String>, answer: String },
 }
 
 impl Entry {
@@ -96,11 +98,13 @@ impl Entry {
             Self::RateLimit { per_s: 0, .. } => Some("per_s: must be at least 1"),
             Self::ResultCache { keep_s: 0, .. } => Some("keep_s: must be at least 1"),
             Self::LargeResult { bytes: 0, .. } => Some("bytes: must be at least 1"),
+            Self::Emulate { tools, .. } if tools.is_empty() => Some("tools: name the tools that are not to run"),
             Self::Retry { .. }
             | Self::ErrorToMessage { .. }
             | Self::RateLimit { .. }
             | Self::ResultCache { .. }
-            | Self::LargeResult { .. } => None,
+            | Self::LargeResult { .. }
+            | Self::Emulate { .. } => None,
         }
     }
 
@@ -126,6 +130,7 @@ impl Entry {
                 };
                 table.intercept_matching(&tools, large)
             }
+            Self::Emulate { tools, answer } => table.intercept_matching(&tools, Emulate::new(answer)),
         }
     }
 }
@@ -213,10 +218,21 @@ mod tests {
         assert!(cut.starts_with("The call failed: yyy") && !cut.contains("yyyy"), "{cut}");
     }
 
+    #[tokio::test]
+    async fn an_emulated_tool_does_not_run_and_all_others_do() {
+        let text = "[[interceptor]]\nkind = \"emulate\"\ntools = [\"br*\"]\nanswer = \"Done.\"\n\
+            [[interceptor]]\nkind = \"retry\"\nfirst_ms = 0\n";
+        let table = intercepted(text).expect("it is well formed");
+        assert_eq!(call_in(&table, "breaks", json!({})).await.answer(), "Done.");
+        assert_eq!(call_in(&table, "flaky", json!({})).await.answer(), "x".repeat(100));
+    }
+
     #[test]
     fn a_file_that_cannot_be_used_says_what_is_wrong_and_where() {
         let table = [
-            ("[[interceptor]]\nkind = \"emulate\"", "unknown variant `emulate`"),
+            ("[[interceptor]]\nkind = \"emulate_by_model\"", "unknown variant `emulate_by_model`"),
+            ("[[interceptor]]\nkind = \"emulate\"\nanswer = \"x\"", "missing field `tools`"),
+            ("[[interceptor]]\nkind = \"emulate\"\ntools = []\nanswer = \"x\"", "interceptor 1: tools: name the"),
             ("[[interceptor]]\nkind = \"retry\"\ntimes = 3", "unknown field `times`"),
             ("[[interceptor]]\nkind = \"retry\"\ntries = 0", "interceptor 1: tries: must be at least 1"),
             ("[[interceptor]]\nkind = \"rate_limit\"\ncalls = 0\nper_s = 1", "interceptor 1: calls: must be"),

@@ -122,10 +122,9 @@ impl<'a> Offer<'a> {
         if self.custom.contains_key(name) || catalog.find(name).is_some() {
             return None;
         }
-        let all = catalog.after(None);
-        let offered = || all.iter().filter(|entry| self.holds(entry)).map(|entry| entry.name.as_str());
         let mut forms = form.into_iter().chain([Format::OpenAi, Format::Anthropic, Format::Gemini]);
-        forms.find_map(|form| tools::meant(offered(), form, name.as_str()))?.parse().ok()
+        let meant = |form| catalog.meant(name, form).find(|entry| self.holds(entry)).map(|entry| entry.name.clone());
+        forms.find_map(meant)
     }
 
     /// The tool that executes calls under a name, which may be a facade or an alias.
@@ -486,7 +485,7 @@ fn route(wanted: &Wanted<'_>, scope: &Scope<'_>, found: Option<(&PoolId, &Entry)
     }
     // Shortly after the start, a worker that is still unknown may be alive: then the call's owner decides.
     if needs_worker && !scope.client_only && registry.settled && registry.living_hosts(pool, entry).taking == 0 {
-        return Route::Refused(run::no_worker(tool, pool));
+        return Route::Refused(run::no_worker(tool, pool, &[]));
     }
     Route::Pool { pool: pool.clone(), policy: hosted.manifest.policy.clone(), version: entry.version().cloned() }
 }

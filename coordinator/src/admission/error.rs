@@ -64,6 +64,8 @@ pub(crate) enum RequestError {
     TooManyUploads { limit: usize },
     #[error("this coordinator has reached its limit of concurrent uploads")]
     UploadsBusy,
+    #[error("this coordinator holds as many bytes of stored images for answers as it can")]
+    InlinedBusy,
     #[error("{0}")]
     ObjectsUnavailable(String),
     #[error("the upload is larger than {} bytes, the limit of an object", run::limit::OBJECT_BYTES_MAX)]
@@ -123,6 +125,7 @@ impl RequestError {
             Self::UploadsFull { .. } => Reason::UploadsFull,
             Self::TooManyUploads { .. } => Reason::TooManyUploads,
             Self::UploadsBusy => Reason::UploadsBusy,
+            Self::InlinedBusy => Reason::InlinedBusy,
             Self::ObjectsUnavailable(_) => Reason::ObjectsUnavailable,
             Self::ObjectTooLarge | Self::TooLarge => Reason::PayloadTooLarge,
             Self::OutOfObject { .. } => Reason::OutOfObject,

@@ -92,6 +92,7 @@ impl From<RequestError> for ApiError {
             | RequestError::SchedulesFull(_)
             | RequestError::ObjectsFull
             | RequestError::UploadsBusy
+            | RequestError::InlinedBusy
             | RequestError::ObjectsUnavailable(_)
             | RequestError::ObjectTooLarge
             | RequestError::LogFull(_)

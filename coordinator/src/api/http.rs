@@ -8,7 +8,7 @@ mod openai;
 mod openapi;
 mod routes;
 pub(crate) mod sse;
-mod stored;
+pub(super) mod stored;
 
 use std::convert::Infallible;
 

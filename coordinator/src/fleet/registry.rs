@@ -59,6 +59,8 @@ pub(crate) struct Worker {
     pub(crate) release: String,
     /// How it confines programs, as far as it says.
     pub(crate) sandbox: Option<WorkerSandbox>,
+    /// The hooks that it calls about the ends of executions, by name.
+    pub(crate) hooks: Vec<String>,
 }
 
 /// Numbers of live workers of a pool.
@@ -178,11 +180,22 @@ impl Registry {
         sets.filter_map(|((_, set), _)| of.by_set.get(set)).fold(Living::default(), |all, set| all.and(*set))
     }
 
-    /// How many workers can take a call of a pool. `tenant`: whose view of the tool counts.
+    /// How many workers can take a call of a pool: those that host its tool and run the hooks that it requires.
+    /// `tenant`: whose view of the tool counts.
     pub(crate) fn takers(&self, call: &CallSpec, tenant: Option<&TenantId>) -> usize {
         let Route::Pool { pool, version, .. } = &call.route else { return 0 };
-        let entry = self.catalog_of(tenant).find(&call.tool);
-        entry.map_or(0, |entry| self.living_since(pool, entry.of(pool), version.as_ref()).taking)
+        let Some(entry) = self.catalog_of(tenant).find(&call.tool).map(|entry| entry.of(pool)) else { return 0 };
+        if call.required_hooks.is_empty() {
+            return self.living_since(pool, entry, version.as_ref()).taking;
+        }
+        let hosts = |worker: &&Worker| {
+            let mut sets = entry.sets.iter().filter(|((hosting, _), _)| hosting == pool);
+            sets.any(|((_, set), of)| *set == worker.tools && of.as_ref() >= version.as_ref())
+        };
+        let takes =
+            |worker: &&Worker| !worker.draining && call.required_hooks.iter().all(|it| worker.hooks.contains(it));
+        let workers = self.pools.get(pool).into_iter().flat_map(|pool| pool.workers.values());
+        workers.filter(takes).filter(hosts).count()
     }
 
     /// The hosts of something.

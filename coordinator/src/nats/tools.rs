@@ -455,8 +455,8 @@ impl RegistryTask {
             false
         } else {
             self.last_seen.insert((pool.clone(), heartbeat.worker.clone()), Instant::now());
-            let Heartbeat { worker: id, tools, pulling, slots, draining, release, sandbox, .. } = heartbeat;
-            self.registry.worker_lives(pool, id, Worker { tools, pulling, slots, draining, release, sandbox })
+            let Heartbeat { worker: id, tools, pulling, slots, draining, release, sandbox, hooks, .. } = heartbeat;
+            self.registry.worker_lives(pool, id, Worker { tools, pulling, slots, draining, release, sandbox, hooks })
         };
         if changed {
             self.publish_soon();

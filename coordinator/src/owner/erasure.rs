@@ -258,7 +258,7 @@ impl Places {
         }
         // The deletion of a response is recorded under its id.
         for part in 0..=owed.continuations {
-            self.requests.erase(&RequestKey::deleted(&ResponseId { run, part }.to_string()), run).await?;
+            self.requests.erase(&RequestKey::deleted(&ResponseId { run, share: None, part }.to_string()), run).await?;
         }
         match &self.letters {
             Some(letters) => letters.erase(run).await,

@@ -56,7 +56,7 @@ fn no_worker(run: &Run, call: &Call, workers: &impl Workers) -> Option<CallError
     match &call.spec().route {
         Route::Pool { pool, .. } if is_queued && workers.are_known() => {
             let is_stranded = workers.takers(call.spec(), run.tenant()) == 0;
-            is_stranded.then(|| run::no_worker(&call.spec().tool, pool))
+            is_stranded.then(|| run::no_worker(&call.spec().tool, pool, &call.spec().required_hooks))
         }
         Route::Pool { .. } | Route::Client | Route::Refused(_) => None,
     }

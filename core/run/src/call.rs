@@ -389,22 +389,23 @@ impl Call {
         }
     }
 
-    /// `span`: the chunks that the event holds. Returns how many of them, counted from the last, are new and are kept.
-    pub(crate) fn output(&mut self, report: &Report, span: Span, heard: &mut Vec<Fact>) -> u32 {
+    /// `span`: the chunks that the event holds. `count` gets the parts of it that are new and are kept.
+    pub(crate) fn output(&mut self, report: &Report, span: Span, heard: &mut Vec<Fact>, count: impl FnMut(Span)) {
         if let Hearing::Ignored = self.hear(report, ChunkIndex(0), heard) {
-            return 0;
+            return;
         }
         if self.lacks_hooks(report.hooked) {
-            return 0;
+            return;
         }
         let attempt = report.attempt;
         let is_buffered =
             self.policy().is_some_and(|(_, policy)| policy.after_partial_output == AfterPartialOutput::Buffer);
         let Self { chunks, buffered, .. } = self;
-        chunks.insert(span, |span| match is_buffered {
+        let hand_on = |span| match is_buffered {
             true => buffered.push(span),
             false => heard.push(Fact::Output { attempt, span }),
-        })
+        };
+        chunks.insert(span, hand_on, count);
     }
 
     /// A stage of stopping counts for the running attempt, once, and only if stopping was requested.
@@ -534,7 +535,7 @@ impl Call {
     /// Its run's deadline passed, and no worker that hosts its tool was alive.
     pub(crate) fn found_no_worker(&mut self, at: Timestamp, heard: &mut Vec<Fact>) {
         if let Route::Pool { pool, .. } = &self.spec.route {
-            let error = no_worker(&self.spec.tool, pool);
+            let error = no_worker(&self.spec.tool, pool, &self.spec.required_hooks);
             self.refused(&error, at, heard);
         }
     }

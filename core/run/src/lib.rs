@@ -36,6 +36,7 @@ mod requester;
 mod retry;
 mod rules;
 mod run;
+mod section;
 mod sequencer;
 mod state;
 mod tool;
@@ -65,6 +66,7 @@ pub use requester::{Requester, Role, Roles};
 pub use retry::{Backoff, Retry, after_failure, is_retried};
 pub use rules::Rules;
 pub use run::{Fact, Run, RunStatus};
+pub use section::Section;
 pub use sequencer::{FloorPolicy, OutputEvent, OutputKind, Sequencer};
 pub use tool::{
     AfterPartialOutput, Alias, Concurrency, Effects, Manifest, Origin, Permission, Policy, ResultUse, RetryOn, Version,

@@ -79,15 +79,24 @@ impl Call {
 
     fn why_queued(&self, since: Timestamp, now: Timestamp, workers: Option<usize>) -> String {
         let pool = self.policy().map_or("", |(pool, _)| pool.as_str());
+        let hooks = self.spec().required_hooks.join(", ");
+        let (runs, run, with) = match hooks.as_str() {
+            "" => (String::new(), String::new(), ""),
+            hooks => (
+                format!(" and runs the required hooks ({hooks})"),
+                format!(" and run the required hooks ({hooks})"),
+                " with the file that names the hooks (--hooks)",
+            ),
+        };
         let waits = match workers {
             Some(0) if self.spec().without_worker == WithoutWorker::Fail => {
-                "no worker of the pool that hosts the tool takes calls, so it is about to fail".to_owned()
+                format!("no worker of the pool that hosts the tool{runs} takes calls, so it is about to fail")
             }
-            Some(0) => "no worker of the pool that hosts the tool takes calls: start one".to_owned(),
-            Some(1) => "the only worker that hosts the tool has no free slot, or is about to pull it".to_owned(),
-            Some(workers) => {
-                format!("none of the {workers} workers that host the tool has a free slot, or one is about to pull it")
-            }
+            Some(0) => format!("no worker of the pool that hosts the tool{runs} takes calls: start one{with}"),
+            Some(1) => format!("the only worker that hosts the tool{runs} has no free slot, or is about to pull it"),
+            Some(workers) => format!(
+                "none of the {workers} workers that host the tool{run} has a free slot, or one is about to pull it"
+            ),
             None => "it waits for a worker of the pool".to_owned(),
         };
         let before = match self.failures().last() {
@@ -180,9 +189,14 @@ pub fn expiry(deadline: DeadlineKind) -> &'static str {
 
 /// The error of a call that no worker takes.
 #[must_use]
-pub fn no_worker(tool: &ToolName, pool: &PoolId) -> CallError {
-    let message =
-        format!("no worker of pool {pool} that hosts {tool} takes calls: start one, or let the call wait for one");
+pub fn no_worker(tool: &ToolName, pool: &PoolId, required_hooks: &[String]) -> CallError {
+    let runs = match required_hooks {
+        [] => String::new(),
+        hooks => format!(" and runs the required hooks ({})", hooks.join(", ")),
+    };
+    let message = format!(
+        "no worker of pool {pool} that hosts {tool}{runs} takes calls: start one, or let the call wait for one"
+    );
     CallError::new(ErrorKind::NoWorker, message).retryable()
 }
 

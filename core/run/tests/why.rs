@@ -24,6 +24,7 @@ fn what_a_call_waits_for_or_why_it_ended() {
         with(call, [dispatched(0), started(0, 1)].into_iter().chain(events).collect())
     };
     let hasty = CallSpec { without_worker: WithoutWorker::Fail, ..repeatable("a") };
+    let guarded = || CallSpec { required_hooks: vec!["redact".into(), "log".into()], ..repeatable("a") };
     let many_words = CallError::new(ErrorKind::ToolFailed, format!("first line\nsecond {}", "x".repeat(200)));
     let told = |reason: &str| Event::CallCancelRequested { call: CallIndex(0), reason: reason.into() };
     #[rustfmt::skip]
@@ -35,6 +36,8 @@ fn what_a_call_waits_for_or_why_it_ended() {
         (with(repeatable("a"), vec![dispatched(0)]), Some(1), "the only worker that hosts the tool has no free slot"),
         (with(repeatable("a"), vec![dispatched(0)]), Some(5), "none of the 5 workers that host the tool has a free slot"),
         (with(hasty, vec![dispatched(0)]), Some(0), "it is about to fail"),
+        (with(guarded(), vec![dispatched(0)]), Some(0), "that hosts the tool and runs the required hooks (redact, log) takes calls: start one with the file"),
+        (with(guarded(), vec![dispatched(0)]), Some(2), "none of the 2 workers that host the tool and run the required hooks (redact, log) has"),
         (on(repeatable("a"), vec![returned(0, 1)]), None, "a worker that shut down returned it"),
         (on(repeatable("a"), vec![failed_for_now(0, 1)]), None, "attempt 1 failed (TOOL_FAILED: it broke), and the next one begins"),
         (on(repeatable("a"), vec![]), None, "attempt 1 has been running on worker-1 for 3.0 s, its last output was 3.0 s ago, and it has 4 min 57 s left"),

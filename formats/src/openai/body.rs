@@ -27,19 +27,16 @@ impl<'a> Body<'a> {
         self.get(name).map_or(Ok(Value::Null), |member| readable(member, &format!("/{name}")))
     }
 
-    /// The options of Toolyard. These APIs answer with whole runs, so a run cannot be shared.
+    /// The options of Toolyard.
     pub(crate) fn options(&self) -> Result<Options, InputError> {
         let options = Options::read(self.get(MEMBER))?;
-        for (name, value, instead) in [
-            ("run", &options.run_id, "add calls to a run with /v1/tool_calls:batch"),
-            ("floor_policy", &options.floor_policy, "the order is that of FLOOR_POLICY_ARRIVAL"),
-        ] {
-            if !value.is_empty() {
-                return Err(InputError::unsupported(format!("/{MEMBER}/{name}"), format!("not supported: {instead}")));
-            }
+        if !options.floor_policy.is_empty() {
+            let message = "not supported: the order is that of FLOOR_POLICY_ARRIVAL";
+            return Err(InputError::unsupported(format!("/{MEMBER}/floor_policy"), message));
         }
         if options.run.keep_open {
-            let message = "not supported: the answer is that of the whole run";
+            let message = "not supported, because the answer is that of the whole run: create the run with POST \
+                           /v1/runs, and name it as `run`";
             return Err(InputError::unsupported(format!("/{MEMBER}/keep_open"), message));
         }
         Ok(options)

@@ -3,6 +3,9 @@
 use proto::Reason;
 use proto::v1::ToolOutput;
 
+use crate::options::Options;
+use crate::turns::Turn;
+
 /// A request that cannot be served, independent of the caller.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{message}")]
@@ -12,6 +15,17 @@ pub struct InputError {
     pub pointer: String,
     /// What was wrong, and how to fix it.
     pub message: String,
+}
+
+/// A call that is added to a run of others needs an id of its own, by which a repeated request finds it.
+pub(crate) fn check_named(turn: &Turn, options: &Options, at: &str) -> Result<(), InputError> {
+    match turn.calls.iter().find(|call| !options.run_id.is_empty() && !call.has_own_id()) {
+        Some(call) => {
+            let message = "a call that is added to a run needs an id of its own: give it one";
+            Err(InputError::invalid(format!("{at}{}", call.pointer), message))
+        }
+        None => Ok(()),
+    }
 }
 
 impl InputError {

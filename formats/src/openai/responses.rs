@@ -19,8 +19,9 @@ use run::RunId;
 
 use crate::openai::InputError;
 use crate::openai::calls::rest;
+use crate::openai::share::{Share, SharedRun};
 
-pub use answers::{Continued, input_items};
+pub use answers::{Answered, Continued, input_items};
 pub(crate) use input::metadata;
 pub use input::{Asked, Opened};
 pub(crate) use message::{ForUser, for_user};
@@ -44,15 +45,27 @@ pub enum Items {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct ResponseId {
     pub run: RunId,
+    /// The calls of the response, if the run has calls of other requests.
+    pub share: Option<Share>,
     /// Zero-based.
     pub part: u32,
 }
 
+impl ResponseId {
+    /// What its responses present.
+    #[must_use]
+    pub const fn of(self) -> SharedRun {
+        SharedRun { run: self.run, share: self.share }
+    }
+}
+
 impl fmt::Display for ResponseId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "resp_{}", rest(self.run))?;
+        self.share.iter().try_for_each(|share| write!(f, "_{share}"))?;
         match self.part {
-            0 => write!(f, "resp_{}", rest(self.run)),
-            part => write!(f, "resp_{}_{part}", rest(self.run)),
+            0 => Ok(()),
+            part => write!(f, "_{part}"),
         }
     }
 }
@@ -62,13 +75,12 @@ impl FromStr for ResponseId {
 
     fn from_str(text: &str) -> Result<Self, InputError> {
         let parse = || {
-            let (shard, rest) = text.strip_prefix("resp_")?.split_once('_')?;
-            let (uuid, part) = match rest.split_once('_') {
-                Some((uuid, part)) => (uuid, part.parse().ok().filter(|number: &u32| number.to_string() == part)?),
-                None => (rest, 0),
-            };
-            let run = format!("run_{shard}_{uuid}").parse().ok()?;
-            Some(Self { run, part })
+            let mut words = text.strip_prefix("resp_")?.split('_').peekable();
+            let run = format!("run_{}_{}", words.next()?, words.next()?).parse().ok()?;
+            let share = words.peek().and_then(|word| word.parse().ok());
+            let mut rest = words.skip(usize::from(share.is_some()));
+            let part = rest.next().map_or(Some(0), |part| part.parse().ok())?;
+            Some(Self { run, share, part })
         };
         // An id that spells out the number of the first part is not canonical.
         parse().filter(|id| id.to_string() == text).ok_or_else(|| {

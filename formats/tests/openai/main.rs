@@ -9,6 +9,7 @@ mod properties;
 #[path = "../../../core/run/tests/reader/mod.rs"]
 mod reader;
 mod requests;
+mod shared;
 mod stories;
 #[path = "../../../core/run/tests/story/mod.rs"]
 mod story;

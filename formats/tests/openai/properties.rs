@@ -3,13 +3,14 @@
 
 use std::collections::BTreeMap;
 
+use formats::openai::share::{Share, SharedRun};
 use formats::openai::{assistants, responses};
 use proptest::prelude::*;
 use run::RunStatus;
 use serde_json::Value;
 
 use crate::story::run_id;
-use crate::told::{Told, tell, with_tools};
+use crate::told::{Told, tell, tell_share, with_tools};
 use crate::world::{fold, histories, pick, whole_histories};
 
 fn cases(count: u32) -> ProptestConfig {
@@ -48,7 +49,11 @@ fn check_one_item_at_a_time(events: &[&responses::Event]) {
 }
 
 fn steps(told: &[Told]) -> (Vec<assistants::Event>, assistants::Stream) {
-    let mut stream = assistants::Stream::new(run_id(), "thread_1");
+    steps_of(run_id().into(), told)
+}
+
+fn steps_of(of: SharedRun, told: &[Told]) -> (Vec<assistants::Event>, assistants::Stream) {
+    let mut stream = assistants::Stream::new(of, "thread_1");
     let events = told.iter().flat_map(|Told { event, run }| stream.take(event, run)).collect();
     (events, stream)
 }
@@ -57,9 +62,13 @@ fn text<'a>(value: &'a Value, name: &str) -> &'a str {
     value[name].as_str().unwrap_or_default()
 }
 
+fn whole(part: u32) -> responses::ResponseId {
+    responses::ResponseId { run: run_id(), share: None, part }
+}
+
 /// Checks the stream of one response against the rules of the vendor's SDKs. Returns the text of each of its shells.
-fn check_response(part: u32, events: &[&responses::Event]) -> BTreeMap<String, String> {
-    let id = responses::ResponseId { run: run_id(), part }.to_string();
+fn check_response(id: responses::ResponseId, events: &[&responses::Event]) -> BTreeMap<String, String> {
+    let id = id.to_string();
     let (mut added, mut done, mut texts) = (Vec::<Value>::new(), BTreeMap::<usize, Value>::new(), BTreeMap::new());
     for (nth, event) in events.iter().enumerate() {
         let data = &event.data;
@@ -128,7 +137,7 @@ proptest! {
         for part in 0..=parts {
             let of_part: Vec<&responses::Event> = events.iter().filter(|event| event.part == part).collect();
             prop_assert!(of_part.last().is_some_and(|event| event.is_last()), "part {} of {} has no end", part, parts);
-            check_response(part, &of_part);
+            check_response(whole(part), &of_part);
             check_one_item_at_a_time(&of_part);
         }
         let response = &events.last().expect("the last event").data["response"];
@@ -152,10 +161,40 @@ proptest! {
         for part in 0..=parts {
             let of_part: Vec<&responses::Event> = interleaved.iter().filter(|event| event.part == part).collect();
             prop_assert!(of_part.last().is_some_and(|event| event.is_last()), "part {} of {} has no end", part, parts);
-            check_response(part, &of_part);
+            check_response(whole(part), &of_part);
         }
         let input = |events: &[responses::Event]| events.last().expect("the last event").data["response"]["toolyard"]["input"].clone();
         prop_assert_eq!(input(&interleaved), input(&one_by_one));
+    }
+
+    #[test]
+    fn a_share_of_a_run_is_as_the_sdks_want_it_and_ends_with_its_own_calls(history in whole_histories(), names in any::<u64>(), places in (pick(), pick())) {
+        let log = with_tools(&history.log, names);
+        let run = fold(&log);
+        let calls: Vec<&str> = run.requested_calls().map(|call| call.spec().id.as_str()).collect();
+        let [one, other] = [places.0, places.1].map(|place| place.among(calls.len().max(1)));
+        let calls = calls.get(one.min(other)..=one.max(other)).unwrap_or_default();
+        // Questions may be between the calls.
+        let Some(share) = Share::of(&run, calls.iter().copied()) else { return Ok(()) };
+        let of = SharedRun { run: run_id(), share: Some(share) };
+        let told = tell_share(&log, share, run::FloorPolicy::Arrival);
+        let mut stream = responses::Stream::new(of, responses::Items::OneByOne);
+        let events: Vec<responses::Event> = told.iter().flat_map(|Told { event, run }| stream.take(event, run)).collect();
+        let parts = events.last().expect("something is said").part;
+        for part in 0..=parts {
+            let of_part: Vec<&responses::Event> = events.iter().filter(|event| event.part == part).collect();
+            prop_assert!(of_part.last().is_some_and(|event| event.is_last()), "part {} of {} has no end", part, parts);
+            check_response(responses::ResponseId { run: run_id(), share: Some(share), part }, &of_part);
+            check_one_item_at_a_time(&of_part);
+        }
+        let response = &events.last().expect("the last event").data["response"];
+        let given: Vec<&str> = response["toolyard"]["input"].as_array().expect("a list").iter().map(|item| text(item, "call_id")).collect();
+        prop_assert_eq!(given, calls);
+        let late: Vec<Told> = told.iter().map(|told| Told { event: told.event.clone(), run: run.clone() }).collect();
+        let (steps, stream) = steps_of(of, &told);
+        prop_assert_eq!(&steps, &steps_of(of, &late).0, "nobody can tell how far the run had come");
+        prop_assert!(steps.last().is_some_and(|event| event.is_last() && event.kind != "thread.run.requires_action"));
+        prop_assert_eq!(stream.run()["id"].clone(), Value::from(of.to_string()));
     }
 
     #[test]
@@ -201,7 +240,7 @@ proptest! {
         let mut shown = BTreeMap::new();
         for part in 0..=events.last().expect("something is said").part {
             let of_part: Vec<&responses::Event> = events.iter().filter(|event| event.part == part).collect();
-            shown.extend(check_response(part, &of_part));
+            shown.extend(check_response(whole(part), &of_part));
         }
         for (call, said) in stands.iter().filter(|(_, said)| !said.is_empty()) {
             if let Some(shown) = shown.get(call) {

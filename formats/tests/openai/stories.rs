@@ -29,6 +29,13 @@ fn events(story: &Story) -> Vec<responses::Event> {
     tell(&story.log).iter().flat_map(|told| stream.take(&told.event, &told.run)).collect()
 }
 
+/// The run's stream in the Assistants API, and its events.
+fn thread(story: &Story) -> (assistants::Stream, Vec<assistants::Event>) {
+    let mut stream = assistants::Stream::new(run_id(), "thread_1");
+    let told = tell(&story.log).iter().flat_map(|told| stream.take(&told.event, &told.run)).collect();
+    (stream, told)
+}
+
 /// The documented events, each as its name and the position of its item.
 fn words(story: &Story) -> Vec<String> {
     let shown = events(story).into_iter().filter(responses::Event::is_documented);
@@ -174,8 +181,7 @@ fn of_a_hidden_tool_nothing_is_told_but_what_the_client_must_do() {
     let items: Vec<_> = events(&story).into_iter().filter(|event| event.data.get("response").is_none()).collect();
     let said = format!("{items:?}");
     assert!(!said.contains(r#""call_id": String("a")"#), "{said}");
-    let mut stream = assistants::Stream::new(run_id(), "thread_1");
-    let told: Vec<_> = tell(&story.log).iter().flat_map(|told| stream.take(&told.event, &told.run)).collect();
+    let (stream, told) = thread(&story);
     assert!(!format!("{told:?}").contains("bash"), "{told:?}");
     assert_eq!(stream.steps().len(), 2);
     assert_eq!(stream.run()["required_action"]["submit_tool_outputs"]["tool_calls"][0]["id"], "c");
@@ -247,10 +253,10 @@ fn an_answer_begins_the_next_response_in_which_the_approved_call_runs() {
     assert_eq!(types(&response), ["mcp_call"]);
     assert_eq!(response["output"][0]["approval_request_id"], asked["output"][0]["id"]);
     assert_eq!(response["output"][0]["output"], "done");
-    let inputs = responses::input_items(&story.run, Some(&asked));
+    let inputs = responses::input_items(run_id().into(), &story.run, Some(&asked));
     assert_eq!((&inputs[0]["type"], &inputs[0]["approve"]), (&json!("mcp_approval_response"), &json!(true)));
     assert_eq!((&inputs[1]["type"], &inputs[1]["output"]), (&json!("function_call_output"), &json!("blue")));
-    let first = responses::input_items(&story.run, None);
+    let first = responses::input_items(run_id().into(), &story.run, None);
     assert_eq!(first.iter().map(|item| item["call_id"].as_str().expect("an id")).collect::<Vec<_>>(), ["a", "b"]);
 }
 
@@ -423,8 +429,7 @@ fn what_a_final_tool_gives_back_is_a_message_of_the_thread() {
         started(0, 1),
         ended_as(attempt(0, 1), "alpha", 0, AttemptOutcome::Completed(result.into())),
     ]);
-    let mut stream = assistants::Stream::new(run_id(), "thread_1");
-    let told: Vec<_> = tell(&story.log).iter().flat_map(|told| stream.take(&told.event, &told.run)).collect();
+    let (stream, told) = thread(&story);
     let names: Vec<&str> = told.iter().map(|event| event.kind).filter(|kind| kind.contains("message")).collect();
     let expected =
         ["created", "in_progress", "delta", "delta", "completed"].map(|name| format!("thread.message.{name}"));
@@ -441,8 +446,7 @@ fn a_run_all_of_whose_calls_are_being_cancelled_is_cancelling() {
     story.tell_all([dispatched(0), started(0, 1), dispatched(1), started(1, 1), run_cancel_requested()]);
     let cancelled = |call| ended_as(attempt(call, 1), "alpha", 0, AttemptOutcome::Cancelled);
     story.tell_all([cancelled(0), cancelled(1)]);
-    let mut stream = assistants::Stream::new(run_id(), "thread_1");
-    let told: Vec<_> = tell(&story.log).iter().flat_map(|told| stream.take(&told.event, &told.run)).collect();
+    let (_, told) = thread(&story);
     let of_run: Vec<&str> =
         told.iter().filter(|event| event.data["object"] == "thread.run").map(|event| event.kind).collect();
     let expected =
@@ -454,8 +458,7 @@ fn a_run_all_of_whose_calls_are_being_cancelled_is_cancelling() {
 fn the_same_run_requires_action_as_assistants_tell_it() {
     let mut story = Story::of([bash("a"), client("b")]);
     story.tell_all([dispatched(0), started(0, 1), output(0, 1, 0..1), exited(0, 1, 1, 0), answered(1, "blue")]);
-    let mut stream = assistants::Stream::new(run_id(), "thread_1");
-    let told: Vec<_> = tell(&story.log).iter().flat_map(|told| stream.take(&told.event, &told.run)).collect();
+    let (stream, told) = thread(&story);
     let names: Vec<String> =
         told.iter().map(|event| format!("{} {}", event.part, event.kind.trim_start_matches("thread.run."))).collect();
     let expected = [

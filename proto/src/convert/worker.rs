@@ -35,6 +35,8 @@ pub struct Heartbeat {
     pub release: String,
     /// `None` if its tools start no programs, or it does not say.
     pub sandbox: Option<WorkerSandbox>,
+    /// The hooks that it calls about the ends of executions, by name.
+    pub hooks: Vec<String>,
 }
 
 /// How a worker confines programs of its tools.
@@ -50,6 +52,10 @@ pub struct WorkerSandbox {
 
 /// The most bytes of such a text that are kept, because the worker chooses it.
 const TEXT_BYTES_MAX: usize = 32;
+
+/// The most hooks of a worker that are kept, and the most bytes of the name of one: more than a file of hooks may have.
+const HOOKS_MAX: usize = 64;
+const HOOK_BYTES_MAX: usize = 128;
 
 fn plain(text: String) -> String {
     let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b".+-".contains(&byte);
@@ -79,6 +85,7 @@ impl Heartbeat {
             draining: self.draining,
             release: self.release.clone(),
             sandbox: self.sandbox.as_ref().map(sandbox_out),
+            hooks: self.hooks.clone(),
         }
         .encode_to_vec()
         .into()
@@ -92,9 +99,12 @@ impl Heartbeat {
         let wire = wire::WorkerHeartbeat::decode(payload)?;
         check_version(wire.version)?;
         let (worker, tools) = (wire.worker_id.parse()?, wire.tool_set.parse()?);
-        let wire::WorkerHeartbeat { slots, running, leaving, pulling, draining, release, sandbox, .. } = wire;
+        let wire::WorkerHeartbeat { slots, running, leaving, pulling, draining, release, sandbox, mut hooks, .. } =
+            wire;
         let (release, sandbox) = (plain(release), sandbox.map(sandbox_in));
-        Ok(Self { worker, slots, running, leaving, pulling, tools, draining, release, sandbox })
+        hooks.retain(|hook| hook.len() <= HOOK_BYTES_MAX);
+        hooks.truncate(HOOKS_MAX);
+        Ok(Self { worker, slots, running, leaving, pulling, tools, draining, release, sandbox, hooks })
     }
 }
 

@@ -131,7 +131,8 @@ async fn send(core: &Core, pool: &PoolId, slots: u32, leaving: bool) {
     let (worker, tools, draining) = (core.worker.clone(), core.set(), core.stop.is_cancelled());
     let release = env!("CARGO_PKG_VERSION").to_owned();
     let sandbox = core.sandbox.as_ref().map(|sandbox| sandbox.effective.clone());
-    let heartbeat = Heartbeat { worker, slots, running, leaving, pulling, tools, draining, release, sandbox };
+    let hooks = core.hooks.about_executions().into_iter().map(str::to_owned).collect();
+    let heartbeat = Heartbeat { worker, slots, running, leaving, pulling, tools, draining, release, sandbox, hooks };
     if let Err(error) = core.client.publish(names::heartbeat(pool), heartbeat.encode()).await {
         tracing::warn!(%error, "a heartbeat was not sent");
     }

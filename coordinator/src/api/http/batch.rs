@@ -4,9 +4,10 @@
 mod answer;
 mod described;
 mod messages;
-mod shared;
+pub(super) mod shared;
 mod terms;
 
+use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -64,7 +65,8 @@ pub(super) async fn batch(api: Api, ask: Ask) -> Result<Response, Problem> {
         let calls = if is_shared { wanted.clone() } else { Vec::new() };
         Abandoned::new(&api.abandoned, &api.runs, (reader.run().id(), calls))
     });
-    let waiting = Waiting { wanted, abandoned, ..Waiting::new(api, reader, until) };
+    let mut waiting = Waiting { abandoned, ..Waiting::new(api, reader, until) };
+    waiting.want(wanted.iter());
     if ask.wants_events() {
         return Ok(events(turn, waiting));
     }
@@ -114,8 +116,12 @@ struct Waiting {
     until: Instant,
     heard: Heard,
     room: Room,
-    /// The calls.
-    wanted: Vec<CallId>,
+    /// The ids of the calls.
+    wanted: HashSet<String>,
+    /// Those that the output has not named yet.
+    unseen: HashSet<String>,
+    /// Those whose end was not read yet.
+    open: HashSet<String>,
     /// The run's state, while a client or an approver must act and nothing else is outstanding.
     acts: Option<Arc<Run>>,
     /// Cancels the calls when the client disconnects.
@@ -133,7 +139,17 @@ enum Word {
 impl Waiting {
     fn new(api: Api, reader: Box<Reader>, until: Instant) -> Self {
         let (heard, room) = (Heard::default(), Room::default());
-        Self { api, reader, until, heard, room, wanted: Vec::new(), acts: None, abandoned: None }
+        let (wanted, unseen, open) = Default::default();
+        Self { api, reader, until, heard, room, wanted, unseen, open, acts: None, abandoned: None }
+    }
+
+    /// Waits for these calls, which the output that was read may have named already.
+    fn want<'a>(&mut self, calls: impl Iterator<Item = &'a CallId>) {
+        self.wanted = calls.map(CallId::to_string).collect();
+        let known = self.reader.run();
+        let is_seen = |call: &String| call.parse().is_ok_and(|call| known.find(&call).is_some());
+        self.unseen = self.wanted.iter().filter(|call| !is_seen(call)).cloned().collect();
+        self.open = self.wanted.iter().filter(|call| !self.heard.has_ended(call)).cloned().collect();
     }
 
     /// Waits, and answers the turn.
@@ -154,7 +170,7 @@ impl Waiting {
     }
 
     fn wants(&self, call: &str) -> bool {
-        self.wanted.iter().any(|wanted| wanted.as_str() == call)
+        self.wanted.contains(call)
     }
 
     /// Whether a call is one of the client's, or a question of one.
@@ -176,23 +192,19 @@ impl Waiting {
 
     async fn next(&mut self) -> Result<Word, ApiError> {
         // The log may have ended calls whose events were not read yet.
+        let Self { open, acts, .. } = self;
         let is_heard = |run: &Arc<Run>| {
             let mut ended = run.calls().iter().filter(|call| call.outcome().is_some());
-            ended.all(|call| {
-                let id = &call.spec().id;
-                !self.wanted.contains(id) || self.heard.has_ended(id.as_str())
-            })
+            ended.all(|call| !open.contains(call.spec().id.as_str()))
         };
-        if let Some(run) = self.acts.take_if(|run| is_heard(run)) {
+        if let Some(run) = acts.take_if(|run| is_heard(run)) {
             return Ok(Word::Settled(run));
         }
         let now = Instant::now();
         // Calls that were added to an open run may be far behind in the output that is read.
-        let known = self.reader.run();
-        let is_opened = known.opened_at().is_some() && self.wanted.iter().all(|call| known.find(call).is_some());
+        let is_opened = self.reader.run().opened_at().is_some() && self.unseen.is_empty();
         // A closed run is read to its end.
-        let has_all = || self.wanted.iter().all(|call| self.heard.has_ended(call.as_str()));
-        if is_opened && self.reader.run().is_open() && has_all() {
+        if is_opened && self.reader.run().is_open() && self.open.is_empty() {
             return Ok(self.as_it_stands());
         }
         if is_opened && (self.until <= now || self.api.stop.is_cancelled()) {
@@ -234,8 +246,24 @@ impl Waiting {
         for (object_id, bytes) in stored::read(&self.api, events, &mut self.room).await? {
             self.heard.keep(object_id, bytes);
         }
-        events.iter().for_each(|event| self.heard.take(event));
+        for event in events {
+            self.heard.take(event);
+            match &event.event {
+                Some(Event::RunOpened(opened)) => self.see(&opened.calls),
+                Some(Event::CallsAppended(appended)) => self.see(&appended.calls),
+                Some(Event::CallEnded(ended)) => {
+                    self.open.remove(&ended.call_id);
+                }
+                _ => {}
+            }
+        }
         Ok(())
+    }
+
+    fn see(&mut self, calls: &[v1::OpenedCall]) {
+        for call in calls {
+            self.unseen.remove(&call.call_id);
+        }
     }
 
     /// After this event all of the calls may wait for a client or an approver.
@@ -253,7 +281,7 @@ impl Waiting {
     fn waits(&self, run: &Run) -> bool {
         let waits =
             |call: &run::Call| matches!(call.state(), CallState::WaitingForClient | CallState::AwaitingApproval);
-        let ours = run.calls().iter().filter(|call| self.wanted.contains(&call.spec().id));
+        let ours = run.calls().iter().filter(|call| self.wants(call.spec().id.as_str()));
         let mut open = ours.filter(|call| call.outcome().is_none()).peekable();
         run.status() == RunStatus::RequiresAction || (open.peek().is_some() && open.all(waits))
     }

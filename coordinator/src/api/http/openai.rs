@@ -5,6 +5,8 @@ mod described;
 mod responses;
 pub(crate) mod schemas;
 
+use std::sync::Arc;
+
 use axum::Router;
 use axum::body::Body;
 use axum::extract::Request;
@@ -12,15 +14,18 @@ use axum::middleware::{Next, from_fn_with_state};
 use axum::response::{IntoResponse, Response};
 use axum::routing::MethodRouter;
 use bytes::Bytes;
+use formats::openai::share::{Share, SharedRun};
 use formats::openai::{InputError, without_foreign_tools};
+use formats::options::{MEMBER, Options};
 use formats::tools::Format;
 use futures::{Stream, StreamExt as _};
 use http::{HeaderValue, Method, StatusCode, header};
 use proto::{Reason, v1};
-use run::{RunId, ToolName};
+use run::{Run, RunId, ToolName};
 use serde_json::{Value, json};
 
 use super::ask::Ask;
+use super::batch::shared;
 use super::stored::{self, Room};
 use super::{answering, sse};
 use crate::admission::error::RequestError;
@@ -125,6 +130,15 @@ impl Wrong {
             false => is_at_calls.then(|| calls.to_owned()),
         };
         Self { param, ..wrong }
+    }
+
+    /// An error of calls that are added to a run: of the options, of the named run, or of the calls.
+    fn of_added(error: ApiError, ask: &Ask, calls: &str) -> Self {
+        match error.violations.first().map(|(field, _)| field.as_str()) {
+            Some("") => Self { param: Some(format!("/{MEMBER}")), ..Self::from(error) },
+            Some("run_id") => Self { param: Some(format!("/{MEMBER}/run")), ..Self::from(error) },
+            Some(_) | None => Self::of_run(error, ask, calls).if_gone(&format!("/{MEMBER}/run")),
+        }
     }
 
     /// An error in the answers to a run's calls, mapped to their place in the body.
@@ -244,7 +258,7 @@ fn body(ask: &Ask) -> Result<std::borrow::Cow<'_, [u8]>, Wrong> {
 /// The name of a worker's tool, for a name that a model was given.
 fn hosted(api: &Api) -> impl Fn(&str) -> Option<String> + 'static {
     let runs = api.runs.clone();
-    let registry = std::sync::Arc::clone(&runs.registry.borrow());
+    let registry = Arc::clone(&runs.registry.borrow());
     move |name| {
         let catalog = registry.catalog_of(runs.caller.tenant());
         let known = |name: &ToolName| catalog.find(name).map(|entry| entry.name.to_string());
@@ -254,15 +268,82 @@ fn hosted(api: &Api) -> impl Fn(&str) -> Option<String> + 'static {
 }
 
 /// Reads a run from its beginning, in the order that these APIs need.
-async fn watch(api: &Api, run: RunId) -> Result<Box<Reader>, Wrong> {
-    let policy = v1::FloorPolicy::Arrival.into();
-    let request = v1::WatchRunRequest { run_id: run.to_string(), after_sequence: None, floor_policy: policy };
-    Ok(api.watch_run(request).await?)
+async fn watch(api: &Api, of: SharedRun) -> Result<Box<Reader>, Wrong> {
+    watch_by(api, of, v1::FloorPolicy::Arrival).await
 }
 
-/// Cancels a run when its client disconnects, if the client wants that.
-fn abandoned(api: &Api, run: RunId, is_wanted: bool) -> Option<Abandoned> {
-    is_wanted.then(|| Abandoned::new(&api.abandoned, &api.runs, (run, Vec::new())))
+/// Reads what a request presents of a run, from its beginning.
+async fn watch_by(api: &Api, of: SharedRun, policy: v1::FloorPolicy) -> Result<Box<Reader>, Wrong> {
+    let floor_policy = policy.into();
+    let request = v1::WatchRunRequest { run_id: of.run.to_string(), after_sequence: None, floor_policy };
+    let mut reader = api.watch_run(request).await?;
+    of.share.into_iter().for_each(|share| reader.narrow(share.places()));
+    Ok(reader)
+}
+
+/// Cancels the calls of a request when its client disconnects, if the client wants that.
+async fn abandoned(api: &Api, of: SharedRun, is_wanted: bool) -> Result<Option<Abandoned>, Wrong> {
+    if !is_wanted {
+        return Ok(None);
+    }
+    // Without calls the whole run is cancelled.
+    let calls = match of.share {
+        Some(_) => of.calls(&*stored_run(api, of.run).await?).map(|call| call.spec().id.clone()).collect(),
+        None => Vec::new(),
+    };
+    Ok(Some(Abandoned::new(&api.abandoned, &api.runs, (of.run, calls))))
+}
+
+/// The present state of a run that a request has changed.
+async fn stored_run(api: &Api, run: RunId) -> Result<Arc<Run>, Wrong> {
+    let known = api.runs.known(run).await.map_err(|error| RequestError::of_stored(error, run))?;
+    Ok(known.run)
+}
+
+/// Executes the calls of a request, which are at `place` in its body: in a run of their own, or in the open run
+/// `run_id`. Returns the run's output, and what the request presents of it.
+async fn execute(
+    api: &Api,
+    ask: &Ask,
+    (mut run, run_id): (v1::CreateRunRequest, String),
+    place: &str,
+) -> Result<(Box<Reader>, SharedRun), Wrong> {
+    if run_id.is_empty() {
+        let reader = api.execute_run(run.into()).await.map_err(|error| Wrong::of_run(error, ask, place))?;
+        let of = reader.run().id().into();
+        return Ok((reader, of));
+    }
+    let calls = std::mem::take(&mut run.calls);
+    let ids: Vec<String> = calls.iter().map(|call| call.call_id.clone()).collect();
+    let options = Options { run, run_id, ..Options::default() };
+    let added = Box::pin(shared::add(api, &options, calls, v1::FloorPolicy::Arrival)).await;
+    let mut reader = added.map_err(|error| Wrong::of_added(error, ask, place))?;
+    let run = stored_run(api, reader.run().id()).await?;
+    let share = Share::of(&run, ids.iter().map(String::as_str)).ok_or_else(|| {
+        let message = "several requests have added these calls to the run, so they are no answer of their own: repeat \
+                       each of these requests";
+        Wrong::new(Reason::DuplicateCallId, message, Some(place))
+    })?;
+    reader.narrow(share.places());
+    Ok((reader, SharedRun { run: run.id(), share: Some(share) }))
+}
+
+/// Whether a run has all that a request would present of it.
+fn has_all(run: &Run, of: SharedRun) -> bool {
+    of.share.is_none_or(|share| usize::from(share.places().end) <= run.calls().len())
+}
+
+/// Cancels what a request presents of a run: its own calls of a shared run, and the whole run otherwise.
+async fn cancel_all(api: &Api, of: SharedRun, reason: &str) -> Result<(), Wrong> {
+    let Some(share) = of.share else {
+        let request = v1::CancelRunRequest { run_id: of.run.to_string(), reason: reason.to_owned() };
+        return Ok(api.cancel_run(request).await.map(drop)?);
+    };
+    let run = api.runs.known(of.run).await.map_err(Wrong::from)?.run;
+    for call in share.open(&run) {
+        api.runs.cancel_open_call(of.run, &call.spec().id, reason).await?;
+    }
+    Ok(())
 }
 
 /// A run's own id, from the path.

@@ -176,7 +176,8 @@ const CREATE: &str = "A client that accepts `text/event-stream` \
     receives the output of the run, with status 200. `floor_policy` \
     is for such a client only.";
 const DISCONNECT: &str = "`cancel`: cancel the run if the client disconnects before its output ends. Only for a client \
-    that accepts `text/event-stream`.";
+    that accepts `text/event-stream`. Ignored for a request with a `request_id`, because it may be repeated and then \
+    follows the same run.";
 const OBJECT: &str = "The response is the object's bytes, under the object's own media type, to be saved and not \
     shown; with a `Range` its status is 206. `ETag` is the SHA-256 of the whole object. If reading fails midway, \
     the body is shorter than `Content-Length`.";

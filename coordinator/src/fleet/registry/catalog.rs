@@ -6,6 +6,7 @@
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::{Arc, OnceLock};
 
+use formats::tools::{Format, Renamed};
 use proto::convert::manifest::Usable;
 use run::{Manifest, PoolId, ToolName, Version};
 use schema::Schema;
@@ -29,6 +30,9 @@ pub(crate) struct Catalog {
     pub(crate) limits_running: bool,
     /// Made by the first search.
     search: OnceLock<Search>,
+    /// The names under which tools are exported, by the position of their form; made when a name of that form is first
+    /// looked up.
+    renamed: [OnceLock<Renamed>; Format::ALL.len()],
 }
 
 /// A tool that can be called under a name.
@@ -286,7 +290,7 @@ impl<'a> Candidates<'a> {
         refused.sort_by(|one, other| (&one.tool, &one.hosts).cmp(&(&other.tool, &other.hosts)));
         let places = entries.iter().enumerate().map(|(place, entry)| (entry.name.clone(), place)).collect();
         let limits_running = entries.iter().any(|entry| entry.hosted.manifest.running_max.is_some());
-        Catalog { entries, places, refused, differing, limits_running, search: OnceLock::new() }
+        Catalog { entries, places, refused, differing, limits_running, ..Catalog::default() }
     }
 }
 
@@ -331,6 +335,16 @@ pub(crate) fn proves_a_claim(sets: &Sets, hosts: &Hosts) -> bool {
 impl Catalog {
     pub(crate) fn find(&self, name: &ToolName) -> Option<&Entry> {
         self.entries.get(*self.places.get(name)?)
+    }
+
+    /// The tools that a model may have called by a name under which they are exported: the likeliest first.
+    pub(crate) fn meant(&self, name: &ToolName, form: Format) -> impl Iterator<Item = &Entry> {
+        let place = Format::ALL.iter().position(|(_, other)| *other == form);
+        let names = || self.entries.iter().map(|entry| entry.name.as_str());
+        let renamed = place.and_then(|place| self.renamed.get(place));
+        let renamed = renamed.map(|renamed| renamed.get_or_init(|| Renamed::new(names(), form)));
+        let places = renamed.into_iter().flat_map(|renamed| renamed.meant(name.as_str()));
+        places.filter_map(|place| self.entries.get(place))
     }
 
     /// Tools that have a word of the query, the best first.

@@ -232,7 +232,7 @@ fn several_pools_of_a_tool_get_calls_by_their_slots_and_not_by_their_names() {
     let mut seen = seen(&[("one", "a", named("x")), ("two", "b", named("x"))], both, Tenancy::Open);
     for (pool, set, slots) in [("one", "a", 1), ("two", "b", 3)] {
         let (tools, release) = (set.parse().unwrap(), String::new());
-        let worker = Worker { tools, pulling: true, slots, draining: false, release, sandbox: None };
+        let worker = Worker { tools, pulling: true, slots, draining: false, release, sandbox: None, hooks: Vec::new() };
         seen.0.worker_lives(pool.parse().unwrap(), "w".parse().unwrap(), worker);
     }
     let tool = "x".parse().unwrap();
@@ -255,7 +255,15 @@ fn rolled_out(share: u8, lives: [bool; 2], fit: bool) -> (usize, String) {
     assert!(catalog.refused.is_empty(), "{:?}", catalog.refused);
     let mut registry = Registry { catalog: catalog.into(), views: views.into(), ..Registry::default() };
     for (pool, tools) in alive {
-        let worker = Worker { tools, pulling: true, slots: 1, draining: false, release: String::new(), sandbox: None };
+        let worker = Worker {
+            tools,
+            pulling: true,
+            slots: 1,
+            draining: false,
+            release: String::new(),
+            sandbox: None,
+            hooks: Vec::new(),
+        };
         registry.worker_lives(pool, "w".parse().unwrap(), worker);
     }
     let tool = "x".parse().unwrap();
@@ -278,4 +286,28 @@ fn of_a_pool_and_the_one_that_replaces_it_whichever_lives_has_all_calls() {
     assert_eq!(rolled_out(100, [true, false], true), (0, "1".to_owned()));
     assert_eq!(rolled_out(10, [false, true], true), (2000, "2".to_owned()));
     assert_eq!(rolled_out(10, [false, false], true), (0, "1".to_owned()), "its calls wait there");
+}
+
+#[test]
+fn a_worker_takes_a_call_only_if_it_runs_the_hooks_that_the_call_requires() {
+    let mut seen = seen(&[("main", "a", named("x"))], PoolRules::default(), Tenancy::Open);
+    let pool: PoolId = "main".parse().unwrap();
+    let mut lives = |id: &str, hooks: &[&str]| {
+        let (tools, hooks) = ("a".parse().unwrap(), hooks.iter().map(|hook| (*hook).to_owned()).collect());
+        let (release, sandbox) = (String::new(), None);
+        let worker = Worker { tools, pulling: true, slots: 1, draining: false, release, sandbox, hooks };
+        seen.0.worker_lives(pool.clone(), id.parse().unwrap(), worker);
+    };
+    lives("bare", &[]);
+    lives("other", &["logs"]);
+    lives("both", &["logs", "redacts"]);
+    let takers = |hooks: &[&str]| {
+        let policy = run::Policy::of(run::Effects::default());
+        let route = Route::Pool { pool: pool.clone(), policy, version: None };
+        let call = CallSpec::new("c".parse().unwrap(), "x".parse().unwrap(), "{}", route, run::Timestamp(0));
+        let call = CallSpec { required_hooks: hooks.iter().map(|hook| (*hook).to_owned()).collect(), ..call };
+        seen.0.takers(&call, None)
+    };
+    assert_eq!((takers(&[]), takers(&["logs"]), takers(&["redacts"])), (3, 2, 1));
+    assert_eq!((takers(&["logs", "redacts"]), takers(&["signs"])), (1, 0));
 }

@@ -69,7 +69,15 @@ fn lives(registry: &mut RegistryTask, pool_name: &str, worker: &str, set: &str) 
     let (tools, slots) = (set.parse().expect("the name of a set"), 1);
     let worker: WorkerId = worker.parse().expect("a name");
     registry.last_seen.insert((pool(pool_name), worker.clone()), Instant::now());
-    let lives = Worker { tools, pulling: true, slots, draining: false, release: String::new(), sandbox: None };
+    let lives = Worker {
+        tools,
+        pulling: true,
+        slots,
+        draining: false,
+        release: String::new(),
+        sandbox: None,
+        hooks: Vec::new(),
+    };
     registry.registry.worker_lives(pool(pool_name), worker, lives);
     registry.publish();
 }

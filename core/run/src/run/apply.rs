@@ -179,10 +179,11 @@ impl Run {
                 let report = report(*attempt, pool);
                 let count = u32::try_from(chunks.len()).unwrap_or(u32::MAX);
                 let span = Span { position, skip: 0, first: *first, count };
-                let mut new = 0;
-                self.with(attempt.call, |call| new = call.output(&report, span, heard));
-                let known = chunks.len().saturating_sub(usize::try_from(new).unwrap_or(usize::MAX));
-                self.count_output(*attempt, &chunks[known..], entry.at, heard);
+                // Collected only for a run with a limit of bytes.
+                let (counts, mut new) = (self.rules.output_bytes_max.is_some(), Vec::new());
+                let count = |part: Span| new.extend(counts.then(|| part.within()));
+                self.with(attempt.call, |call| call.output(&report, span, heard, count));
+                self.count_output(*attempt, (chunks, &new), entry.at, heard);
             }
             Event::AttemptEnded { attempt, pool, chunks, outcome } => {
                 let report = report(*attempt, pool);
@@ -190,7 +191,22 @@ impl Run {
                 self.with(attempt.call, |call| call.attempt_ended(&report, *chunks, outcome, &mut budget, heard));
                 self.set_used(&budget);
             }
-            _ => {}
+            Event::RunOpened(_)
+            | Event::CallsAppended { .. }
+            | Event::RunClosed
+            | Event::RunCancelRequested { .. }
+            | Event::RunEraseRequested(_)
+            | Event::RunExpired { .. }
+            | Event::CallDispatched { .. }
+            | Event::CallCancelRequested { .. }
+            | Event::CallCancelled { .. }
+            | Event::CallExpired { .. }
+            | Event::CallFailed { .. }
+            | Event::CallRedriven { .. }
+            | Event::CallDropped { .. }
+            | Event::CallDelayEnded { .. }
+            | Event::CallDecided { .. }
+            | Event::ClientAnswered { .. } => {}
         }
     }
 

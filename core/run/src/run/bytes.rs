@@ -3,6 +3,7 @@
 //! and events of attempts that do not count.
 
 use std::num::NonZeroU64;
+use std::ops::Range;
 
 use crate::event::{AttemptId, Chunk, Content};
 use crate::id::Timestamp;
@@ -40,13 +41,20 @@ impl Run {
         self.output_bytes = budget.used;
     }
 
-    /// Counts output that an attempt stored and that counts. The call is stopped if the run exceeds its limit.
-    pub(super) fn count_output(&mut self, attempt: AttemptId, chunks: &[Chunk], at: Timestamp, heard: &mut Vec<Fact>) {
-        if chunks.is_empty() {
+    /// Counts the parts of an event's output that count. The call is stopped if the run exceeds its limit.
+    pub(super) fn count_output(
+        &mut self,
+        attempt: AttemptId,
+        (chunks, new): (&[Chunk], &[Range<usize>]),
+        at: Timestamp,
+        heard: &mut Vec<Fact>,
+    ) {
+        if new.is_empty() {
             return;
         }
         let mut budget = self.byte_budget();
-        let taken = budget.take_bytes(|| chunks.iter().map(size).sum());
+        let parts = new.iter().flat_map(|part| chunks.get(part.clone()).unwrap_or_default());
+        let taken = budget.take_bytes(|| parts.map(size).sum());
         self.set_used(&budget);
         if let (Err(max), Some(call)) = (taken, self.calls.get_mut(attempt.call.as_usize())) {
             call.stop_beyond_limit(max, at, heard);

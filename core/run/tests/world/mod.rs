@@ -237,7 +237,7 @@ impl World {
             Step::NobodyLives { call } => {
                 let Some(call) = call.of(self.run.calls()) else { return };
                 let Route::Pool { pool, .. } = &call.spec().route else { return };
-                let event = Event::CallFailed { call: call.index(), error: no_worker(&call.spec().tool, pool) };
+                let event = Event::CallFailed { call: call.index(), error: no_worker(&call.spec().tool, pool, &[]) };
                 self.store(vec![event]);
             }
             Step::Question { by, number, lag, answered } => self.question((*by, *number), *lag, *answered),

@@ -7,7 +7,7 @@ use serde_json::Value;
 use crate::openai::InputError;
 use crate::openai::body::Body;
 use crate::openai::calls::ITEM;
-use crate::openai::refused::check_distinct;
+use crate::openai::refused::{check_distinct, check_named};
 use crate::openai::resources;
 use crate::openai::responses::metadata;
 use crate::openai::tools::{Hosted, Tools};
@@ -16,6 +16,8 @@ use crate::openai::tools::{Hosted, Tools};
 #[derive(Debug, Clone, PartialEq)]
 pub struct Asked {
     pub run: v1::CreateRunRequest,
+    /// The open run to which the calls are added; empty for a run of their own.
+    pub run_id: String,
     pub is_streamed: bool,
     /// Cancel the calls if the client disconnects.
     pub cancels_on_disconnect: bool,
@@ -44,6 +46,7 @@ impl Asked {
             return Err(InputError::new(Reason::NoCalls, "/tool_calls", "there is no call that can be executed"));
         }
         let options = body.options()?;
+        check_named(&turn, &options, "/tool_calls")?;
         let tools = Tools::read(Some(&body.value("tools")?), hosted)?.with(&options.run.request_tools);
         let metadata = metadata(&body.value("metadata")?)?;
         let is_serial = body.flag("parallel_tool_calls")? == Some(false);
@@ -80,9 +83,9 @@ impl Asked {
         let tools = tools.attached;
         let files = resources::files(&body.value("tool_resources")?)?;
         let run = v1::CreateRunRequest { calls, rules, request_tools, tools, files, ..v1::CreateRunRequest::default() };
-        let cancels_on_disconnect = options.cancels_on_disconnect;
+        let (cancels_on_disconnect, run_id) = (options.cancels_on_disconnect, options.run_id.clone());
         let run = options.give_to(run)?;
-        Ok(Self { run, is_streamed: body.flag("stream")?.unwrap_or_default(), cancels_on_disconnect })
+        Ok(Self { run, run_id, is_streamed: body.flag("stream")?.unwrap_or_default(), cancels_on_disconnect })
     }
 }
 

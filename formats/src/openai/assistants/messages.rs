@@ -25,7 +25,7 @@ impl Stream {
             "incomplete_details": null,
             "thread_id": self.thread,
             "assistant_id": NAME,
-            "run_id": self.run.to_string(),
+            "run_id": self.of.to_string(),
             "role": "assistant",
             "status": "in_progress",
             "content": [],

@@ -2,13 +2,14 @@
 
 use crate::turns::Answer;
 use proto::names::PARTIAL_IMAGE;
-use proto::v1;
 use proto::v1::run_event::Event as Told;
+use proto::{Reason, v1};
 use run::{Run, RunId};
 use serde_json::{Value, json};
 
 use crate::openai::calls::{Call, Calls, Failure, OURS, Place, Stage, parts, text_of};
-use crate::openai::{NAME, resources};
+use crate::openai::share::{SharedRun, View};
+use crate::openai::{InputError, NAME, resources};
 
 /// An event of a run's stream.
 #[derive(Debug, Clone, PartialEq)]
@@ -34,11 +35,14 @@ impl Event {
     }
 }
 
-/// A run in the form of the Assistants API. Its input is the run's output under the policy `ARRIVAL`, from the
-/// beginning.
+/// A run, or the share of one request in it, in the form of the Assistants API. Its input is the output of the run,
+/// or of this [section](run::Section) of it, under the policy `ARRIVAL`, from the beginning.
 #[derive(Debug)]
 pub struct Stream {
     pub(super) run: RunId,
+    /// What is presented: its id is that of the API's run.
+    pub(super) of: SharedRun,
+    view: View,
     pub(super) thread: String,
     pub(super) calls: Calls,
     steps: Vec<Step>,
@@ -83,9 +87,12 @@ impl Step {
 
 impl Stream {
     #[must_use]
-    pub fn new(run: RunId, thread: &str) -> Self {
+    pub fn new(of: impl Into<SharedRun>, thread: &str) -> Self {
+        let of: SharedRun = of.into();
         Self {
-            run,
+            run: of.run,
+            of,
+            view: View::new(of),
             thread: thread.to_owned(),
             calls: Calls::default(),
             steps: Vec::new(),
@@ -113,6 +120,27 @@ impl Stream {
         self.part
     }
 
+    /// Checks that a request answers the waiting calls, together, and no others. That of a whole run is checked where
+    /// it is decided.
+    ///
+    /// # Errors
+    /// An error with a JSON pointer.
+    pub fn check_outputs(&self, request: &v1::SubmitToolOutputsRequest) -> Result<(), InputError> {
+        let is_given = |call: &&Call| request.outputs.iter().any(|output| output.call_id == call.id);
+        let mut own = self.calls.all.iter().filter(|call| call.place == Place::Client);
+        if let Some(nth) = request.outputs.iter().position(|output| own.clone().all(|call| call.id != output.call_id)) {
+            let message = format!("{:?} is no call of this run that the client answers", request.outputs[nth].call_id);
+            return Err(InputError::new(Reason::CallNotFound, format!("/tool_outputs/{nth}"), message));
+        }
+        match own.find(|call| call.stage == Stage::WaitingForClient && !is_given(call)) {
+            Some(call) => {
+                let message = format!("all answers are required at once, and that of {} is missing", call.id);
+                Err(InputError::new(Reason::AnswersMissing, "/tool_outputs", message))
+            }
+            None => Ok(()),
+        }
+    }
+
     /// Whether the run has ended.
     #[must_use]
     pub fn has_ended(&self) -> bool {
@@ -121,6 +149,11 @@ impl Stream {
 
     /// Applies the next event and returns the events that result. `run` must include at least this event.
     pub fn take(&mut self, event: &v1::RunEvent, run: &Run) -> Vec<Event> {
+        let shown = self.view.take(event, run);
+        shown.map_or_else(Vec::new, |event| self.take_shown(&event, run))
+    }
+
+    fn take_shown(&mut self, event: &v1::RunEvent, run: &Run) -> Vec<Event> {
         let Some(told) = &event.event else { return Vec::new() };
         let at = event.time.map_or(0, |time| time.seconds);
         if !self.is_begun {
@@ -427,7 +460,7 @@ impl Stream {
         let required = json!({ "type": "submit_tool_outputs", "submit_tool_outputs": { "tool_calls": tool_calls } });
         let at = |status: &str| if self.status == status { self.ended_at.into() } else { Value::Null };
         json!({
-            "id": self.run.to_string(),
+            "id": self.of.to_string(),
             "object": "thread.run",
             "created_at": self.created_at,
             "thread_id": self.thread,
@@ -476,7 +509,7 @@ impl Stream {
             "id": format!("step_{}", call.token(self.run)),
             "object": "thread.run.step",
             "created_at": step.created_at,
-            "run_id": self.run.to_string(),
+            "run_id": self.of.to_string(),
             "assistant_id": NAME,
             "thread_id": self.thread,
             "type": "tool_calls",

@@ -4,6 +4,7 @@ use crate::turns::{Answer, Form, Turn};
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
 use proto::convert::api;
+use proto::v1::run_event::Event as Told;
 use proto::{Reason, v1};
 use run::Run;
 use serde_json::value::RawValue;
@@ -14,6 +15,7 @@ use super::items::{self, Carrier};
 use crate::openai::InputError;
 use crate::openai::body::readable;
 use crate::openai::calls::{Calls, Failure, parts};
+use crate::openai::share::{SharedRun, View};
 
 /// A request that answers the open calls of a response.
 #[derive(Debug, Clone, PartialEq)]
@@ -144,16 +146,13 @@ fn part(part: &Value) -> Option<v1::Content> {
 }
 
 impl Continued {
-    /// Whether some answer is to a call that has none yet, so that the request is no repetition.
-    #[must_use]
-    pub fn is_new(&self, run: &Run) -> bool {
-        let outputs = self.outputs.iter().map(|(_, output)| output.call_id.as_str());
-        let waits = |call: &run::Call| {
-            matches!(call.state(), run::CallState::AwaitingApproval | run::CallState::WaitingForClient)
-        };
-        let is_open = |id: &str| id.parse().ok().and_then(|id| run.find(&id)).is_some_and(waits);
-        let approvals = self.approvals.iter().filter_map(|(_, approval)| approved(&approval.request_id, run));
-        outputs.into_iter().any(is_open) || approvals.into_iter().any(waits)
+    fn has_output(&self, call: &str) -> bool {
+        self.outputs.iter().any(|(_, output)| output.call_id == call)
+    }
+
+    fn decides(&self, call: &str, run: &Run) -> bool {
+        let mut decided = self.approvals.iter().filter_map(|(_, approval)| approved(&approval.request_id, run));
+        decided.any(|decided| decided.spec().id.as_str() == call)
     }
 
     /// The requests to the run that submit answers and decisions. `previous` is the answered response in its final
@@ -210,6 +209,53 @@ impl Continued {
     }
 }
 
+/// Finds the part of a run in which the answers of a request were given: the one that its answer is. It depends on
+/// the log alone, so a repeated request gets the same. Its input is the output of the run, or of the section of the
+/// request, under the policy `INTERLEAVED`, because then an answer is not held back by the floor.
+#[derive(Debug)]
+pub struct Answered<'a> {
+    continued: &'a Continued,
+    view: View,
+    /// The number of the current part.
+    part: u32,
+    /// The part of the latest of the answers, and how many were read.
+    found: Option<u32>,
+    count: usize,
+}
+
+impl<'a> Answered<'a> {
+    #[must_use]
+    pub fn new(continued: &'a Continued) -> Self {
+        Self { continued, view: View::new(continued.previous.of()), part: 0, found: None, count: 0 }
+    }
+
+    /// Applies the next event. `run` must include at least this event.
+    pub fn take(&mut self, event: &v1::RunEvent, run: &Run) {
+        if let Some(shown) = self.view.take(event, run) {
+            let is_answer = match &shown.event {
+                Some(Told::RunStatusChanged(changed)) => {
+                    self.part += u32::from(changed.status() == v1::RunStatus::RequiresAction);
+                    false
+                }
+                Some(Told::CallEnded(ended)) => self.continued.has_output(&ended.call_id),
+                Some(Told::CallApproved(decided)) => self.continued.decides(&decided.call_id, run),
+                Some(Told::CallRejected(decided)) => self.continued.decides(&decided.call_id, run),
+                _ => false,
+            };
+            if is_answer {
+                (self.found, self.count) = (Some(self.part), self.count + 1);
+            }
+        }
+    }
+
+    /// The part, if all answers were read.
+    #[must_use]
+    pub fn part(&self) -> Option<u32> {
+        let all = self.continued.outputs.len() + self.continued.approvals.len();
+        self.found.filter(|_| self.count >= all)
+    }
+}
+
 /// The call whose approval was requested under this id.
 fn approved<'a>(request_id: &str, run: &'a Run) -> Option<&'a run::Call> {
     run.calls().get(request_id.rsplit('_').next()?.parse::<usize>().ok()?)
@@ -253,9 +299,9 @@ pub(super) fn answer_item(item: &Value, outcome: &v1::CallOutcome) -> Option<Val
 
 /// The input items of a response: for the first one the calls, for each later one the answers to the previous response.
 #[must_use]
-pub fn input_items(run: &Run, previous: Option<&Value>) -> Vec<Value> {
+pub fn input_items(of: SharedRun, run: &Run, previous: Option<&Value>) -> Vec<Value> {
     let Some(previous) = previous else {
-        let opened = run.requested_calls().map(|call| v1::OpenedCall {
+        let opened = of.calls(run).map(|call| v1::OpenedCall {
             call_id: call.spec().id.to_string(),
             tool: call.spec().tool.to_string(),
             waits_for_client: false,

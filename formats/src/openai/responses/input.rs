@@ -11,7 +11,7 @@ use super::answers::{Continued, answers};
 use crate::openai::InputError;
 use crate::openai::body::{Body, readable};
 use crate::openai::calls::{ITEM, OURS};
-use crate::openai::refused::check_distinct;
+use crate::openai::refused::{check_distinct, check_named};
 use crate::openai::tools::{Hosted, Tools};
 use crate::options::Options;
 
@@ -33,6 +33,8 @@ pub enum Asked {
 #[derive(Debug, Clone, PartialEq)]
 pub struct Opened {
     pub run: v1::CreateRunRequest,
+    /// The open run to which the calls are added; empty for a run of their own.
+    pub run_id: String,
     pub is_streamed: bool,
     /// Return immediately instead of when the response is complete.
     pub is_background: bool,
@@ -54,14 +56,14 @@ impl Asked {
             .get("input")
             .ok_or_else(|| InputError::invalid("/input", "it is missing: give the calls to execute"))?;
         let options = body.options()?;
-        let cancels_on_disconnect = options.cancels_on_disconnect;
+        let (cancels_on_disconnect, run_id) = (options.cancels_on_disconnect, options.run_id.clone());
         match body.value("previous_response_id")? {
             Value::Null => {
                 let run = v1::CreateRunRequest { store, ..opened(&body, input, (hosted, &options))? };
                 let run = options.give_to(run)?;
-                Ok(Self::Opened(Opened { run, is_streamed, is_background, cancels_on_disconnect }))
+                Ok(Self::Opened(Opened { run, run_id, is_streamed, is_background, cancels_on_disconnect }))
             }
-            Value::String(_) if options.run != v1::CreateRunRequest::default() => {
+            Value::String(_) if options.run != v1::CreateRunRequest::default() || !run_id.is_empty() => {
                 let message = "they are those of the run, which the first response began: leave them out";
                 Err(InputError::unsupported("/toolyard", message))
             }
@@ -123,6 +125,7 @@ fn opened(
         InputError { pointer: format!("/input{}", refused.pointer), ..refused }
     };
     let turn = Turn::parse(input.get().as_bytes(), Some(Form::Responses)).map_err(place)?;
+    check_named(&turn, options, "/input")?;
     let tools = Tools::read(Some(&body.value("tools")?), hosted)?.with(&options.run.request_tools);
     let metadata = metadata(&body.value("metadata")?)?;
     let is_serial = body.flag("parallel_tool_calls")? == Some(false);

@@ -14,11 +14,15 @@ use super::{Items, ResponseId, request};
 use super::{message, results, returned};
 use crate::heard::Heard;
 use crate::openai::calls::{Call, Calls, Failure, OURS, Place, Said, Stage, text_of};
+use crate::openai::share::{Share, SharedRun, View};
 
-/// A run in the form of responses. Its input is the run's output under the policy `ARRIVAL`, from the beginning.
+/// A run, or the share of one request in it, in the form of responses. Its input is the output of the run, or of this
+/// [section](run::Section) of it, under the policy `ARRIVAL`, from the beginning.
 #[derive(Debug)]
 pub struct Stream {
     run: RunId,
+    view: View,
+    share: Option<Share>,
     items: Items,
     calls: Calls,
     /// The positions of each call's items in the current part.
@@ -56,9 +60,12 @@ struct Places {
 
 impl Stream {
     #[must_use]
-    pub fn new(run: RunId, items: Items) -> Self {
+    pub fn new(of: impl Into<SharedRun>, items: Items) -> Self {
+        let of: SharedRun = of.into();
         Self {
-            run,
+            run: of.run,
+            view: View::new(of),
+            share: of.share,
             items,
             calls: Calls::default(),
             places: Vec::new(),
@@ -91,12 +98,17 @@ impl Stream {
 
     /// Applies the next event and returns the events that result. `run` must include at least this event.
     pub fn take(&mut self, event: &v1::RunEvent, run: &Run) -> Vec<Event> {
+        let shown = self.view.take(event, run);
+        shown.map_or_else(Vec::new, |event| self.take_shown(&event, run))
+    }
+
+    fn take_shown(&mut self, event: &v1::RunEvent, run: &Run) -> Vec<Event> {
         let Some(told) = &event.event else { return Vec::new() };
         let at = event.time.map_or(0, |time| time.seconds);
         if let Told::RunOpened(opened) = told {
             self.metadata = metadata(opened, run);
         }
-        let id = ResponseId { run: self.run, part: self.number };
+        let id = ResponseId { run: self.run, share: self.share, part: self.number };
         let kept = || (self.metadata.clone(), run.erasure().is_none());
         let mut part = self.part.take().unwrap_or_else(|| Part::begin(id, at, kept()));
         self.heard.take(event);

@@ -4,10 +4,11 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use formats::openai::share::Share;
 use proto::convert::api;
 use proto::v1;
 use proto::v1::run_event::Event as Wire;
-use run::{CallSpec, Entry, Event, FloorPolicy, OutputKind, Run, Sequencer};
+use run::{CallSpec, Entry, Event, FloorPolicy, OutputKind, Run, Section, Sequencer};
 
 use crate::story::run_id;
 
@@ -19,10 +20,24 @@ pub(crate) struct Told {
 }
 
 pub(crate) fn tell(log: &[Entry]) -> Vec<Told> {
-    let (mut run, mut sequencer, mut told) = (Run::new(run_id()), Sequencer::new(FloorPolicy::Arrival), Vec::new());
+    tell_by(log, FloorPolicy::Arrival)
+}
+
+/// The events of some calls alone, as a reader of a shared run receives them.
+pub(crate) fn tell_share(log: &[Entry], share: Share, policy: FloorPolicy) -> Vec<Told> {
+    tell_section(log, Some(Section::new(share.places())), policy)
+}
+
+pub(crate) fn tell_by(log: &[Entry], policy: FloorPolicy) -> Vec<Told> {
+    tell_section(log, None, policy)
+}
+
+fn tell_section(log: &[Entry], mut section: Option<Section>, policy: FloorPolicy) -> Vec<Told> {
+    let (mut run, mut sequencer, mut told) = (Run::new(run_id()), Sequencer::new(policy), Vec::new());
     for entry in log {
         let (mut heard, mut spoken, mut events) = (Vec::new(), Vec::new(), Vec::new());
         run.apply(entry, &mut heard);
+        section.iter_mut().for_each(|section| section.narrow(&run, &mut heard));
         sequencer.observe(entry.at, &heard, &mut spoken);
         for spoken in &spoken {
             let holder = match &spoken.what {

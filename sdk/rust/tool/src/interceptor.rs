@@ -40,6 +40,7 @@
 //! self` forbid without copies, and `poll_ready` would hold back calls that already have their slot.
 
 mod cache;
+mod emulate;
 mod large_result;
 mod message;
 mod rate_limit;
@@ -59,6 +60,7 @@ use crate::output::Output;
 use crate::table::Hosted;
 
 pub use cache::ResultCache;
+pub use emulate::Emulate;
 pub use large_result::LargeResult;
 pub use message::ErrorToMessage;
 pub use rate_limit::RateLimit;

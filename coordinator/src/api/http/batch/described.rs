@@ -28,7 +28,10 @@ pub(in crate::api::http) fn described() -> Value {
             query("floor_policy", "Which call's output is shown; INTERLEAVED if not set. For a client that accepts \
                 `text/event-stream` only.", json!({ "type": "string", "enum": ["FLOOR_POLICY_ARRIVAL",
                 "FLOOR_POLICY_SUBMISSION", "FLOOR_POLICY_INTERLEAVED"] })),
-            query("on_disconnect", "`cancel`: cancel the calls if the client disconnects before the answer.",
+            query("on_disconnect", "`cancel`: cancel the calls if the client disconnects before the answer. Ignored \
+                for a request with an Idempotency-Key, because it may be repeated and then waits for the same run. \
+                Calls that are added to a run are cancelled nevertheless, because models give ids to all calls: a \
+                repeated request is then told that they were cancelled.",
                 json!({ "type": "string", "enum": ["cancel", "continue"] })),
             { "name": "Idempotency-Key", "in": "header", "description": "The `request_id` of the run: the same \
                 request with the same key waits for the same run.", "schema": { "type": "string" } },

@@ -32,7 +32,7 @@ pub(in crate::api::http) async fn messages(api: Api, ask: Ask) -> Result<Respons
     let reader = api.watch_run(request).await.map_err(|error| ask.problem(error))?;
     let mut waiting = Waiting::new(api, reader, Instant::now() + wanted.wait);
     let known = waiting.caught_up().await.map_err(|error| ask.problem(error))?;
-    waiting.wanted = known.requested_calls().map(|call| call.spec().id.clone()).collect();
+    waiting.want(known.requested_calls().map(|call| &call.spec().id));
     let turn = turn_of(&waiting.api, &known, form);
     let turn = Answering { turn, refused: HashMap::new(), dangling: Vec::new(), is_of_model: true, is_shared: false };
     if wanted.wait.is_zero() || waiting.waits(&known) {

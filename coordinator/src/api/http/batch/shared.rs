@@ -1,10 +1,10 @@
-//! A batch whose calls are added to an open run: the run is shared by several requests, and each is answered for its
+//! Requests whose calls are added to an open run: the run is shared by several requests, and each is answered for its
 //! own calls.
 
+use formats::openai::share::call_of;
 use formats::options::Options;
 use formats::turns::Turn;
 use proto::names::CALLED_AS;
-use proto::v1::run_event::Event;
 use proto::{Reason, v1};
 use run::{CallId, Run, RunId};
 use uuid::Builder;
@@ -30,21 +30,21 @@ pub(super) fn ids(calls: &[v1::NewCall]) -> Vec<CallId> {
 
 /// Adds the calls to the run, but for those that an earlier request with the same calls has added. Returns the run's
 /// output.
-pub(super) async fn add(
+pub(in crate::api::http) async fn add(
     api: &Api,
     options: &Options,
     calls: Vec<v1::NewCall>,
     floor_policy: v1::FloorPolicy,
 ) -> Result<Box<Reader>, ApiError> {
+    let run_id: RunId = options
+        .run_id
+        .parse()
+        .map_err(|error: run::InvalidId| ApiError::malformed("run_id", format!("run: {error}")))?;
     if options.of_new_run() {
         let message = "the run is there already: of the options only request_tools, files, approve and context can be \
             given to the calls that are added; the call ids make a repeated request safe";
         return Err(ApiError::malformed("", message.to_owned()));
     }
-    let run_id: RunId = options
-        .run_id
-        .parse()
-        .map_err(|error: run::InvalidId| ApiError::malformed("run_id", format!("run: {error}")))?;
     // The answer is the output of the run, so nothing is added for a caller who may not read it.
     api.runs.caller.must(Role::Read).map_err(RequestError::from)?;
     let run = api.runs.known(run_id).await?.run;
@@ -94,28 +94,5 @@ fn has(api: &Api, run: &Run, call: &v1::NewCall) -> bool {
 
 /// Whether an event is about one of the calls.
 pub(super) fn is_of(event: &v1::RunEvent, is_ours: impl Fn(&str) -> bool) -> bool {
-    let call = match &event.event {
-        Some(Event::CallWaiting(it)) => &it.call_id,
-        Some(Event::AttemptStarted(it)) => &it.call_id,
-        Some(Event::AttemptEnded(it)) => &it.call_id,
-        Some(Event::CancelRequested(it)) => &it.call_id,
-        Some(Event::CallSpeaking(it)) => &it.call_id,
-        Some(Event::CallOutput(it)) => &it.call_id,
-        Some(Event::CallOutputWithdrawn(it)) => &it.call_id,
-        Some(Event::CallEnded(it)) => &it.call_id,
-        Some(Event::CancelDelivered(it)) => &it.call_id,
-        Some(Event::CancelAcknowledged(it)) => &it.call_id,
-        Some(Event::CallAwaitingApproval(it)) => &it.call_id,
-        Some(Event::CallApproved(it)) => &it.call_id,
-        Some(Event::CallRejected(it)) => &it.call_id,
-        Some(
-            Event::RunOpened(_)
-            | Event::CallsAppended(_)
-            | Event::RunClosed(_)
-            | Event::RunStatusChanged(_)
-            | Event::RunEnded(_),
-        )
-        | None => return false,
-    };
-    is_ours(call)
+    event.event.as_ref().and_then(call_of).is_some_and(is_ours)
 }

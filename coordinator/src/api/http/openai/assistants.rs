@@ -5,14 +5,18 @@ use std::time::Duration;
 use axum::response::Response;
 use axum::routing::{get, post};
 use formats::openai::assistants::{Asked, Event, Stream, tool_outputs};
+use formats::openai::share::SharedRun;
 use http::Method;
 use proto::{Reason, v1};
-use run::{Run, RunId};
+use run::Run;
 use serde_json::json;
 use tokio::time::Instant;
 use uuid::Builder;
 
-use super::{FORM, Face, Route, Wrong, abandoned, answer, body, hosted, list, path, streamed, watch};
+use super::{
+    FORM, Face, Route, Wrong, abandoned, answer, body, cancel_all, execute, has_all, hosted, list, path, streamed,
+    watch,
+};
 use crate::admission::error::RequestError;
 use crate::api::http::ask::Ask;
 use crate::api::http::sse;
@@ -69,25 +73,24 @@ async fn thread(ask: Asks) -> Answered {
 async fn create(api: Api, ask: Asks) -> Answered {
     let ask = ask?;
     let api = api.in_form(FORM);
-    let Asked { mut run, is_streamed, cancels_on_disconnect } = Asked::read(&body(&ask)?, &hosted(&api))?;
+    let Asked { mut run, run_id, is_streamed, cancels_on_disconnect } = Asked::read(&body(&ask)?, &hosted(&api))?;
     run.request_id = ask.request_id(run.request_id)?;
     let cancels = cancels_on_disconnect && run.request_id.is_empty();
-    let reader = api.execute_run(run.into()).await.map_err(|error| Wrong::of_run(error, &ask, "/tool_calls"))?;
-    let run = reader.run().id();
+    let (reader, run) = execute(&api, &ask, (run, run_id), "/tool_calls").await?;
     let thread = match path(&ask, "thread_id") {
         "" => run.to_string().replacen("run_", "thread_", 1),
         thread => thread.to_owned(),
     };
     if is_streamed {
-        let left = abandoned(&api, run, cancels);
+        let left = abandoned(&api, run, cancels).await?;
         return Ok(streamed(reader, &api, Telling { stream: Stream::new(run, &thread), from: 0 }, left));
     }
-    Ok(answer(&standing(&api, reader, &thread).await?.run()))
+    Ok(answer(&standing(&api, (reader, run), &thread).await?.run()))
 }
 
-fn named(ask: &Ask) -> Result<(RunId, &str), Wrong> {
+fn named(ask: &Ask) -> Result<(SharedRun, &str), Wrong> {
     let run = path(ask, "run_id")
-        .parse::<RunId>()
+        .parse::<SharedRun>()
         .map_err(|error| Wrong::new(Reason::RunNotFound, format!("there is no such run: {error}"), Some("run_id")))?;
     Ok((run, path(ask, "thread_id")))
 }
@@ -95,7 +98,7 @@ fn named(ask: &Ask) -> Result<(RunId, &str), Wrong> {
 async fn find(api: &Api, ask: &Ask) -> Result<Stream, Wrong> {
     let (run, thread) = named(ask)?;
     let reader = watch(api, run).await.map_err(|wrong| wrong.if_gone("run_id"))?;
-    standing(api, reader, thread).await
+    standing(api, (reader, run), thread).await
 }
 
 async fn retrieve(api: Api, ask: Asks) -> Answered {
@@ -113,36 +116,40 @@ async fn messages(api: Api, ask: Asks) -> Answered {
     let thread = path(&ask, "thread_id");
     let run = ask.query.iter().find(|(name, _)| name == "run_id").map(|(_, run)| run.clone());
     let run = run.unwrap_or_else(|| thread.replacen("thread_", "run_", 1));
-    let run = run.parse::<RunId>().map_err(|_| {
+    let run = run.parse::<SharedRun>().map_err(|_| {
         let message = format!("thread {thread} is only a name: give the run whose messages are wanted as `run_id`");
         Wrong::new(Reason::RunNotFound, message, Some("run_id"))
     })?;
     let reader = watch(&api, run).await.map_err(|wrong| wrong.if_gone("run_id"))?;
-    Ok(answer(&list(standing(&api, reader, thread).await?.messages(), &ask)?))
+    Ok(answer(&list(standing(&api, (reader, run), thread).await?.messages(), &ask)?))
 }
 
 async fn submit(api: Api, ask: Asks) -> Answered {
     let ask = ask?;
     let (run, thread) = named(&ask)?;
-    let (outputs, is_streamed) = tool_outputs(&ask.body, &run.to_string())?;
+    let (mut outputs, is_streamed) = tool_outputs(&ask.body, &run.run.to_string())?;
     // The stream has the events after the outputs. If the run has ended, the same outputs sent again return its last
     // part.
     let before = find(&api, &ask).await?;
     let from = before.part() - u32::from(before.has_ended());
+    if run.share.is_some() {
+        // Those of other requests need no answer here.
+        before.check_outputs(&outputs)?;
+        outputs.all_required = false;
+    }
     api.submit_tool_outputs(outputs).await.map_err(|error| Wrong::of_answers(error, "/tool_outputs"))?;
     let reader = watch(&api, run).await?;
     if is_streamed {
         return Ok(streamed(reader, &api, Telling { stream: Stream::new(run, thread), from }, None));
     }
-    Ok(answer(&standing(&api, reader, thread).await?.run()))
+    Ok(answer(&standing(&api, (reader, run), thread).await?.run()))
 }
 
 /// The run is reported as cancelling until all of its calls have ended.
 async fn cancel(api: Api, ask: Asks) -> Answered {
     let ask = ask?;
     let (run, _) = named(&ask)?;
-    let request = v1::CancelRunRequest { run_id: run.to_string(), reason: "the run was cancelled".into() };
-    api.cancel_run(request).await.map_err(|error| Wrong::from(error).if_gone("run_id"))?;
+    cancel_all(&api, run, "the run was cancelled").await.map_err(|wrong| wrong.if_gone("run_id"))?;
     let mut told = find(&api, &ask).await?.run();
     if told["status"] == "in_progress" || told["status"] == "queued" {
         told["status"] = "cancelling".into();
@@ -151,19 +158,24 @@ async fn cancel(api: Api, ask: Asks) -> Answered {
 }
 
 /// The run as the log has it.
-async fn standing(api: &Api, mut reader: Box<Reader>, thread: &str) -> Result<Stream, Wrong> {
-    let through = api.runs.journal.last_of_run(reader.run().id()).await.map_err(RequestError::from)?;
-    let mut stream = Stream::new(reader.run().id(), thread);
+async fn standing(api: &Api, (mut reader, run): (Box<Reader>, SharedRun), thread: &str) -> Result<Stream, Wrong> {
+    let through = api.runs.journal.last_of_run(run.run).await.map_err(RequestError::from)?;
+    let mut stream = Stream::new(run, thread);
     let give_up = Instant::now() + READ_WAIT;
     loop {
         let events = tokio::time::timeout_at(give_up, reader.next_through(through)).await;
         let events = events
             .map_err(|_| RequestError::BrokerUnavailable("the log did not return entries that it holds".into()))?;
-        let Some(events) = events.map_err(ApiError::from)? else { return Ok(stream) };
+        let Some(events) = events.map_err(ApiError::from)? else { break };
         for event in &events {
             stream.take(event, reader.run());
         }
     }
+    if has_all(reader.run(), run) {
+        return Ok(stream);
+    }
+    let message = format!("there is no such run: {run}");
+    Err(Wrong::new(Reason::RunNotFound, message, Some("run_id")))
 }
 
 /// A run that is streamed until it requires action or has ended.

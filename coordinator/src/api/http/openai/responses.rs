@@ -6,14 +6,20 @@ use axum::response::Response;
 use axum::routing::{self, get, post};
 use bytes::Bytes;
 use formats::openai::InputError;
-use formats::openai::responses::{Asked, Continued, Event, Items, Opened, ResponseId, Stream, input_items};
+use formats::openai::responses::{
+    Answered as Answers, Asked, Continued, Event, Items, Opened, ResponseId, Stream, input_items,
+};
+use formats::openai::share::SharedRun;
 use http::{Method, StatusCode};
 use proto::{Reason, v1};
-use run::{Run, RunStatus};
+use run::Run;
 use serde_json::{Value, json};
-use tokio::time::{Instant, timeout};
+use tokio::time::timeout;
 
-use super::{FORM, Face, Route, Wrong, abandoned, answer, body, hosted, list, malformed, path, streamed, watch};
+use super::{
+    FORM, Face, Route, Wrong, abandoned, answer, body, cancel_all, execute, has_all, hosted, list, malformed, path,
+    stored_run, streamed, watch, watch_by,
+};
 use crate::admission::error::RequestError;
 use crate::api::abandoned::Abandoned;
 use crate::api::http::ask::Ask;
@@ -30,7 +36,7 @@ use crate::requests::{RequestKey, Taken};
 
 /// How long a cancelled response may take to end before its present state is returned: a tool has 5 s to stop.
 const CANCEL_WAIT: Duration = Duration::from_secs(8);
-/// How long the log may take to return entries that it is known to hold.
+/// How long the log may take to return the next entries that it is known to hold.
 const READ_WAIT: Duration = Duration::from_secs(10);
 
 #[rustfmt::skip]
@@ -61,12 +67,11 @@ async fn create(api: Api, ask: Asks) -> Answered {
     let api = api.in_form(FORM);
     let asked = Asked::read(&body(&ask)?, &hosted(&api))?;
     let (reader, id, is_streamed, is_background, cancels) = match asked {
-        Asked::Opened(Opened { mut run, is_streamed, is_background, cancels_on_disconnect }) => {
+        Asked::Opened(Opened { mut run, run_id, is_streamed, is_background, cancels_on_disconnect }) => {
             run.request_id = ask.request_id(run.request_id)?;
             let cancels = cancels_on_disconnect && run.request_id.is_empty();
-            let reader = api.execute_run(run.into()).await.map_err(|error| Wrong::of_run(error, &ask, "/input"))?;
-            let id = ResponseId { run: reader.run().id(), part: 0 };
-            (reader, id, is_streamed, is_background, cancels)
+            let (reader, SharedRun { run, share }) = execute(&api, &ask, (run, run_id), "/input").await?;
+            (reader, ResponseId { run, share, part: 0 }, is_streamed, is_background, cancels)
         }
         Asked::Continued(continued) => {
             let (reader, id, still_waits) = go_on(&api, &continued).await?;
@@ -74,9 +79,9 @@ async fn create(api: Api, ask: Asks) -> Answered {
             (reader, id, continued.is_streamed, is_background, continued.cancels_on_disconnect)
         }
     };
-    let abandoned = abandoned(&api, id.run, cancels && !is_background);
+    let abandoned = abandoned(&api, id.of(), cancels && !is_background).await?;
     if is_streamed {
-        let telling = Telling { stream: Stream::new(id.run, items), id, after: None, shows_all };
+        let telling = Telling { stream: Stream::new(id.of(), items), id, after: None, shows_all };
         return Ok(streamed(reader, &api, telling, abandoned));
     }
     let mut told = Told::new(reader, id, items);
@@ -114,18 +119,36 @@ async fn go_on(api: &Api, continued: &Continued) -> Result<(Box<Reader>, Respons
         return Err(Wrong::new(Reason::Unsupported, message, Some("/store")));
     }
     let (submit, decide) = continued.requests(&found.run, &found.response)?;
-    // Others may have answered other calls of the response meanwhile. A repetition gets what the first request got.
-    let part = if continued.is_new(&found.run) { found.current } else { previous.part + 1 };
     if let Some(submit) = submit {
         api.submit_tool_outputs(submit).await.map_err(|error| Wrong::of_answers(error, "/input"))?;
     }
     if let Some(decide) = decide {
         api.decide_calls(decide).await.map_err(|error| Wrong::of_answers(error, "/input"))?;
     }
+    // Others may have answered other calls of the response meanwhile, so the answers belong to any later response.
+    let part = part_of_answers(api, continued).await?.unwrap_or(found.current);
     let next = ResponseId { part, ..previous };
-    let now = api.runs.known(next.run).await.map_err(|error| RequestError::of_stored(error, next.run))?;
-    let still_waits = now.run.status() == RunStatus::RequiresAction;
-    Ok((watch(api, next.run).await?, next, still_waits))
+    let still_waits = next.of().waits(&*stored_run(api, next.run).await?);
+    Ok((watch(api, next.of()).await?, next, still_waits))
+}
+
+/// The part of the run in which the answers of a request were given. `None` if the log does not have them all.
+async fn part_of_answers(api: &Api, continued: &Continued) -> Result<Option<u32>, Wrong> {
+    let of = continued.previous.of();
+    let through = api.runs.journal.last_of_run(of.run).await.map_err(RequestError::from)?;
+    let mut reader = watch_by(api, of, v1::FloorPolicy::Interleaved).await?;
+    let mut answered = Answers::new(continued);
+    while let Some(events) = read_through(&mut reader, through).await? {
+        events.iter().for_each(|event| answered.take(event, reader.run()));
+    }
+    Ok(answered.part())
+}
+
+/// The next events up to an entry that the log is known to hold.
+async fn read_through(reader: &mut Reader, through: u64) -> Result<Option<Vec<v1::RunEvent>>, Wrong> {
+    let events = timeout(READ_WAIT, reader.next_through(through)).await;
+    let late = |_| RequestError::BrokerUnavailable("the log did not return entries that it holds".into());
+    Ok(events.map_err(late)?.map_err(ApiError::from)?)
 }
 
 async fn retrieve(api: Api, ask: Asks) -> Answered {
@@ -146,8 +169,8 @@ async fn retrieve(api: Api, ask: Asks) -> Answered {
                     format!("starting_after: response {id} has no event {after} yet, its next event is {}", found.next);
                 return Err(Wrong::new(Reason::UnknownSequenceNumber, message, Some("starting_after")));
             }
-            let reader = watch(&api, id.run).await?;
-            let telling = Telling { stream: Stream::new(id.run, items), id, after, shows_all };
+            let reader = watch(&api, id.of()).await?;
+            let telling = Telling { stream: Stream::new(id.of(), items), id, after, shows_all };
             Ok(streamed(reader, &api, telling, None))
         }
         Some(_) => Err(malformed("stream", "true or false was expected")),
@@ -159,16 +182,15 @@ async fn cancel(api: Api, ask: Asks) -> Answered {
     let (id, items) = (named(&ask)?, items_wanted(&ask)?);
     let shown = || find(&api, id, Shown::Answer(items));
     let found = find(&api, id, Shown::State(Items::default())).await?;
-    if !found.is_newest || found.run.status().is_final() {
+    if !found.is_newest || id.of().has_ended(&found.run) {
         return Ok(answer(&shown().await?.response));
     }
-    api.cancel_run(v1::CancelRunRequest { run_id: id.run.to_string(), reason: "the response was cancelled".into() })
-        .await?;
+    cancel_all(&api, id.of(), "the response was cancelled").await?;
     if found.has_ended {
         // Its open calls will not be answered any more; its output so far stays.
         return Ok(answer(&shown().await?.response));
     }
-    let mut told = Told::new(watch(&api, id.run).await?, id, items);
+    let mut told = Told::new(watch(&api, id.of()).await?, id, items);
     match timeout(CANCEL_WAIT, told.ended(&api)).await {
         Ok(response) => Ok(answer(&response?)),
         Err(_) => Ok(answer(&shown().await?.response)),
@@ -180,10 +202,14 @@ async fn delete(api: Api, ask: Asks) -> Answered {
     let ask = ask?;
     let id = named(&ask)?;
     api.runs.caller.must(Role::Submit).map_err(RequestError::from)?;
+    if id.share.is_some() {
+        // Its deletion would be recorded outside of the run, where an erasure of the run does not find it.
+        let message = format!("response {id} is part of a run that other requests share: cancel it, or erase the run");
+        return Err(Wrong::new(Reason::Unsupported, message, Some("response_id")));
+    }
     let found = find(&api, id, Shown::State(Items::default())).await?;
     if found.is_newest && !found.run.status().is_final() {
-        let reason = "its response was deleted".to_owned();
-        api.cancel_run(v1::CancelRunRequest { run_id: id.run.to_string(), reason }).await?;
+        cancel_all(&api, id.of(), "its response was deleted").await?;
     }
     let taken = Taken { run: id.run, digest: Default::default() };
     // If the key exists, the response was deleted before.
@@ -195,7 +221,7 @@ async fn items(api: Api, ask: Asks) -> Answered {
     let ask = ask?;
     let id = named(&ask)?;
     let found = find(&api, id, Shown::State(Items::default())).await?;
-    Ok(answer(&list(input_items(&found.run, found.previous.as_ref()), &ask)?))
+    Ok(answer(&list(input_items(id.of(), &found.run, found.previous.as_ref()), &ask)?))
 }
 
 /// Whether the client requests the events that the API does not document.
@@ -250,7 +276,7 @@ async fn find(api: &Api, id: ResponseId, shown: Shown) -> Result<Found, Wrong> {
         return Err(unknown());
     }
     let through = api.runs.journal.last_of_run(id.run).await.map_err(RequestError::from)?;
-    let reader = watch(api, id.run).await;
+    let reader = watch(api, id.of()).await;
     let reader = reader.map_err(|wrong| {
         if wrong.status() == StatusCode::NOT_FOUND { unknown() } else { wrong.if_gone("response_id") }
     })?;
@@ -259,12 +285,7 @@ async fn find(api: &Api, id: ResponseId, shown: Shown) -> Result<Found, Wrong> {
         Shown::State(items) => Told { room: Room::none(), ..Told::new(reader, id, items) },
     };
     let (mut ended, mut previous, mut next) = (None, None, 0);
-    let give_up = Instant::now() + READ_WAIT;
-    loop {
-        let events = tokio::time::timeout_at(give_up, told.reader.next_through(through)).await;
-        let events = events
-            .map_err(|_| RequestError::BrokerUnavailable("the log did not return entries that it holds".into()))?;
-        let Some(events) = events.map_err(ApiError::from)? else { break };
+    while let Some(events) = read_through(&mut told.reader, through).await? {
         for event in told.take(api, &events).await? {
             if event.part == id.part {
                 next = event.sequence + 1;
@@ -281,7 +302,8 @@ async fn find(api: &Api, id: ResponseId, shown: Shown) -> Result<Found, Wrong> {
         if ended.is_some() { now == id.part + 1 && told.stream.standing().is_none() } else { now == id.part };
     let has_ended = ended.is_some();
     let standing = || told.stream.standing().filter(|_| now == id.part);
-    let response = ended.or_else(standing).ok_or_else(unknown)?;
+    let is_there = has_all(told.reader.run(), id.of());
+    let response = ended.or_else(standing).filter(|_| is_there).ok_or_else(unknown)?;
     Ok(Found { response, has_ended, next, current: now, is_newest, previous, run: told.reader.run().clone() })
 }
 
@@ -295,7 +317,7 @@ struct Told {
 
 impl Told {
     fn new(reader: Box<Reader>, id: ResponseId, items: Items) -> Self {
-        Self { reader, stream: Stream::new(id.run, items), id, room: Room::default() }
+        Self { reader, stream: Stream::new(id.of(), items), id, room: Room::default() }
     }
 
     async fn take(&mut self, api: &Api, events: &[v1::RunEvent]) -> Result<Vec<Event>, Wrong> {

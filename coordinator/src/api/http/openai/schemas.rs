@@ -318,7 +318,8 @@ fn response() -> Value {
             "toolyard",
         ],
         json!({
-            "id": text("`resp_…`; followed by `_1`, `_2`, … if it continues another response."),
+            "id": text("`resp_…`; followed by `_c…x…` if its calls were added to a run of others, and by `_1`, `_2`, … \
+                if it continues another response."),
             "object": { "const": "response" },
             "created_at": time("By the log's clock."),
             "completed_at": may_be_null(time("Set if its status is `completed`.")),

@@ -13,6 +13,30 @@ pub(super) fn thread() -> Value {
     )
 }
 
+/// The schema of something that belongs to a thread: the members that each of them has, and further ones.
+fn of_thread(kind: &str, required: &[&str], more: Value) -> Value {
+    let own = json!({
+        "object": { "const": kind },
+        "created_at": time("By the log's clock."),
+        "assistant_id": { "const": "toolyard" },
+        "thread_id": text(""),
+    });
+    object(&[&["id", "object", "created_at", "thread_id"], required].concat(), with(own, more))
+}
+
+/// The schema of a change to something: to what, and the change.
+fn delta(kind: &str, of: &str, change: Value) -> Value {
+    object(&["id", "object", "delta"], json!({ "id": text(of), "object": { "const": kind }, "delta": change }))
+}
+
+/// Properties and further ones.
+fn with(mut properties: Value, more: Value) -> Value {
+    if let (Some(properties), Value::Object(more)) = (properties.as_object_mut(), more) {
+        properties.extend(more);
+    }
+    properties
+}
+
 fn function(required: &[&str]) -> Value {
     object(
         required,
@@ -71,14 +95,12 @@ pub(super) fn run() -> Value {
         json!({ "type": { "const": "submit_tool_outputs" }, "submit_tool_outputs": object(&["tool_calls"],
             json!({ "tool_calls": list(tool_call(&["name", "arguments"])) })) }),
     );
-    object(
-        &["id", "object", "created_at", "thread_id", "status", "required_action", "last_error", "metadata", "toolyard"],
+    of_thread(
+        "thread.run",
+        &["status", "required_action", "last_error", "metadata", "toolyard"],
         json!({
-            "id": text("`run_…`: the id of the run in the native API."),
-            "object": { "const": "thread.run" },
-            "created_at": time("By the log's clock."),
-            "thread_id": text(""),
-            "assistant_id": { "const": "toolyard" },
+            "id": text("`run_…`: the id of the run in the native API; followed by `_c…x…` if the calls were added to \
+                a run of others."),
             "status": one_of(&["queued", "in_progress", "requires_action", "cancelling", "cancelled", "failed",
                 "completed", "expired"]),
             "required_action": may_be_null(required),
@@ -108,15 +130,12 @@ pub(super) fn step() -> Value {
         &["type", "tool_calls"],
         json!({ "type": { "const": "tool_calls" }, "tool_calls": list(tool_call(&["name", "arguments", "output"])) }),
     );
-    object(
-        &["id", "object", "created_at", "run_id", "thread_id", "type", "status", "last_error", "step_details"],
+    of_thread(
+        "thread.run.step",
+        &["run_id", "type", "status", "last_error", "step_details"],
         json!({
             "id": text("`step_…`: the step of one call."),
-            "object": { "const": "thread.run.step" },
-            "created_at": time("By the log's clock."),
             "run_id": text(""),
-            "assistant_id": { "const": "toolyard" },
-            "thread_id": text(""),
             "type": { "const": "tool_calls" },
             "status": one_of(&["in_progress", "cancelled", "failed", "completed", "expired"]),
             "cancelled_at": may_be_null(time("")),
@@ -140,36 +159,26 @@ pub(super) fn step_delta() -> Value {
     );
     let details =
         object(&["type", "tool_calls"], json!({ "type": { "const": "tool_calls" }, "tool_calls": list(call) }));
-    object(
-        &["id", "object", "delta"],
-        json!({ "id": text("Id of the step."), "object": { "const": "thread.run.step.delta" },
-            "delta": object(&["step_details"], json!({ "step_details": details })) }),
-    )
+    delta("thread.run.step.delta", "Id of the step.", object(&["step_details"], json!({ "step_details": details })))
 }
 
 fn message_content(required: &[&str], more: Value) -> Value {
-    let mut properties = json!({
+    let properties = json!({
         "type": one_of(&["text", "image_url"]),
         "text": object(&["value", "annotations"], json!({ "value": text(""), "annotations": list(json!({})) })),
         "image_url": object(&["url"], json!({ "url": text("Of the image's bytes, or of its object."),
             "detail": text("") })),
     });
-    if let (Some(properties), Value::Object(more)) = (properties.as_object_mut(), more) {
-        properties.extend(more);
-    }
-    object(required, properties)
+    object(required, with(properties, more))
 }
 
 pub(super) fn message() -> Value {
-    object(
-        &["id", "object", "created_at", "thread_id", "run_id", "role", "status", "content"],
+    of_thread(
+        "thread.message",
+        &["run_id", "role", "status", "content"],
         json!({
             "id": text("`msg_…`: the result of one call."),
-            "object": { "const": "thread.message" },
-            "created_at": time("By the log's clock."),
             "completed_at": may_be_null(time("")),
-            "thread_id": text(""),
-            "assistant_id": { "const": "toolyard" },
             "run_id": text(""),
             "role": { "const": "assistant" },
             "status": one_of(&["in_progress", "completed"]),
@@ -181,9 +190,6 @@ pub(super) fn message() -> Value {
 
 pub(super) fn message_delta() -> Value {
     let content = message_content(&["index", "type"], json!({ "index": { "type": "integer" } }));
-    object(
-        &["id", "object", "delta"],
-        json!({ "id": text("Id of the message."), "object": { "const": "thread.message.delta" },
-            "delta": object(&["content"], json!({ "role": { "const": "assistant" }, "content": list(content) })) }),
-    )
+    let change = object(&["content"], json!({ "role": { "const": "assistant" }, "content": list(content) }));
+    delta("thread.message.delta", "Id of the message.", change)
 }

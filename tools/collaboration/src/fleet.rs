@@ -153,7 +153,14 @@ impl Fleet {
             Err(Error::Refused(status)) if client::reason(&status) == Some(Reason::RequestIdTaken) => {
                 // The attempt before made it, of the tools that were there then.
                 let run_id = client::metadata(&status, "run_id").unwrap_or_default();
-                let total = client.run(&run_id).await.map_err(refused)?.calls.len();
+                let run = client.run(&run_id).await.map_err(|error| match error {
+                    // Its request is not yet, or no longer, in the log: another one under the same id finds out.
+                    Error::Refused(status) if client::reason(&status) == Some(Reason::RunNotFound) => {
+                        ToolError::retryable(status.message())
+                    }
+                    error => refused(error),
+                });
+                let total = run?.calls.len();
                 (client.watch(&run_id, None, v1::FloorPolicy::Arrival).await.map_err(refused)?, total)
             }
             Err(error) => return Err(refused(error)),

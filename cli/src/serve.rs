@@ -115,6 +115,10 @@ pub(crate) struct CoordinatorArgs {
     /// none may name every listed tool
     #[arg(long, env = "TOOLYARD_ATTACHED_ONLY", value_parser = clap::builder::FalseyValueParser::new())]
     attached_only: bool,
+    /// Pools that an autoscaler starts when they have calls, with commas between them. Their tools are offered and not
+    /// forgotten while they have no worker
+    #[arg(long, env = "TOOLYARD_ON_DEMAND", value_name = "POOLS", value_delimiter = ',')]
+    on_demand: Vec<PoolId>,
     /// Most connections at once; one address may have half of them. Fewer if the limit of open files is lower
     #[arg(
         long,
@@ -271,7 +275,7 @@ pub(crate) async fn coordinator(args: CoordinatorArgs) -> Result<Exit, Failure> 
     let serving = Box::pin(async {
         let coordinator = Coordinator::bind(options).await?;
         let coordinator = coordinator.with_hooks(hooks).with_webhooks(webhooks).await?;
-        coordinator.erasing_after(erase_after).serve(stop.clone(), || {}).await
+        coordinator.erasing_after(erase_after).on_demand(args.on_demand).serve(stop.clone(), || {}).await
     });
     let served = interrupts.stop_well(serving, &stop).await;
     finish(exporter).await;

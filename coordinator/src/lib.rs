@@ -24,6 +24,7 @@ mod start;
 mod tasks;
 mod trace;
 
+use std::collections::HashSet;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -36,6 +37,7 @@ use tokio_util::sync::CancellationToken;
 use ::nats::Credentials;
 use ::nats::clock::ClockError;
 use ::objects::{BucketError, Objects};
+use run::PoolId;
 use telemetry::hosts::Hosts;
 
 use crate::nats::{Broker, BrokerError};
@@ -216,6 +218,7 @@ pub struct Coordinator {
     pools: Option<(watch_channel::Receiver<Arc<fleet::pools::PoolRules>>, fleet::pools::PoolsReload)>,
     erase_after: Duration,
     attached_only: bool,
+    on_demand: HashSet<PoolId>,
     log: LogOptions,
     notices: Option<api::Notices>,
     /// Those of the API and of the admin port.
@@ -264,6 +267,7 @@ impl Coordinator {
             hooks,
             erase_after,
             attached_only,
+            on_demand: HashSet::new(),
             log,
             notices,
             hosts,
@@ -292,6 +296,13 @@ impl Coordinator {
     #[must_use]
     pub fn erasing_after(self, erase_after: Duration) -> Self {
         Self { erase_after, ..self }
+    }
+
+    /// Offers the tools of these pools also without a worker, and does not forget them: an autoscaler starts workers
+    /// when calls wait.
+    #[must_use]
+    pub fn on_demand(self, pools: impl IntoIterator<Item = PoolId>) -> Self {
+        Self { on_demand: pools.into_iter().collect(), ..self }
     }
 
     /// Notifies these endpoints of the events of runs.

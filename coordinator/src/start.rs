@@ -1,6 +1,7 @@
 //! Starts the parts of a coordinator, each after those that it needs, and ends them in the reverse order: the API
 //! first, then the shards are released, then the rest.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -10,7 +11,7 @@ use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 use ::objects::Objects;
-use run::Shard;
+use run::{PoolId, Shard};
 
 use crate::auth::callers::{Callers, CallersReload};
 use crate::auth::tls::{CertificateReload, Current};
@@ -163,10 +164,11 @@ impl Shared {
     async fn start_registry(
         &self,
         registry: watch::Sender<Arc<Registry>>,
-        rules: watch::Receiver<Arc<PoolRules>>,
+        (rules, on_demand): (watch::Receiver<Arc<PoolRules>>, HashSet<PoolId>),
         tasks: &mut Tasks,
     ) -> Result<(), Error> {
-        let (rules, limits) = ((rules, self.callers.clone()), nats::tools::Limits::default());
+        let limits = nats::tools::Limits::default().with_on_demand(on_demand);
+        let rules = (rules, self.callers.clone());
         let mut advertisements = nats::tools::RegistryTask::new(&self.broker, registry, rules, limits);
         advertisements.load().await?;
         tasks.spawn(|end| advertisements.keep(end));
@@ -295,7 +297,8 @@ impl Coordinator {
             owned,
         };
         let handle = shared.start_owner(written_sender, &mut tasks);
-        shared.start_registry(registry_sender, files.rules, &mut tasks).await?;
+        let rules = (files.rules, self.on_demand);
+        shared.start_registry(registry_sender, rules, &mut tasks).await?;
         shared.start_monitoring(&log_options, served_sender, &mut tasks);
         telemetry::process::begin("coordinator");
         let serving = Arc::new(AtomicBool::new(false));

@@ -1,10 +1,11 @@
 //! The admin port, as Kubernetes, scrapers and autoscalers use it.
 
 use harness::{Admin, Client, Fixture, Yard, call};
+use proto::v1;
 use proto::v1::run_event::Event;
 use serde_json::{Value, json};
 
-use crate::FIXTURE;
+use crate::{FIXTURE, check};
 
 #[tokio::test]
 async fn a_lost_broker_makes_processes_unready_and_kills_none() {
@@ -43,7 +44,7 @@ async fn a_process_that_drains_is_alive_and_not_ready() {
         assert_eq!(admin.get("/livez").await.0, 200);
     };
     tokio::join!(drained, looked);
-    assert_eq!(crate::check::text(&crate::check::outcomes(&stream.to_end().await)["c"]), "slept");
+    assert_eq!(check::text(&check::outcomes(&stream.to_end().await)["c"]), "slept");
 }
 
 #[tokio::test]
@@ -63,6 +64,49 @@ async fn any_coordinator_tells_autoscalers_what_a_pool_has_to_do() {
         admin.until("/stats", |_, stats| told(stats).is_ok_and(|told| told == wanted)).await;
     }
     run.cancel("enough").await;
+}
+
+#[tokio::test]
+async fn a_call_of_a_pool_that_was_scaled_to_zero_waits_for_the_worker_that_its_queue_asks_for() {
+    let admin = Admin::anywhere();
+    let mut yard = Yard::start_with(admin.of(&Fixture::new(FIXTURE)).with("TOOLYARD_ON_DEMAND", "main")).await;
+    let mut last = Fixture::new(FIXTURE).worker(&yard.broker.url(), "main", 2).await;
+    let crew = Fixture::new(FIXTURE).with("TOOLYARD_FIXTURE_TOOLS", "crew");
+    let mut crew = crew.worker(&yard.broker.url(), "crew", 2).await;
+    yard.client.wait_for_tool("echo").await;
+    yard.client.wait_for_tool("crew_works").await;
+    last.terminate().await;
+    crew.terminate().await;
+    let of_pool = |stats: &str| serde_json::from_str::<Value>(stats).map(|stats| stats["pools"]["main"].clone());
+    let is = |jobs: u64, workers: u64| {
+        move |_: u16, stats: &str| of_pool(stats).is_ok_and(|it| it["jobs"] == jobs && it["workers"] == workers)
+    };
+    admin.until("/stats", is(0, 0)).await;
+    // A coordinator that starts meanwhile knows the tools too.
+    let address = yard.coordinator.address();
+    yard.coordinator.terminate().await;
+    yard.coordinator = yard.fixture.coordinator_at(&yard.broker.url(), address).await;
+    let client = Client::connect(address).await;
+    // Of pools that nobody starts nothing is offered, once the coordinator is sure that no worker is there.
+    let offered = || async {
+        let listed = client.tools.clone().list_tools(v1::ListToolsRequest::default()).await.expect("a list");
+        listed.into_inner().tools.into_iter().map(|tool| tool.name).collect::<Vec<_>>()
+    };
+    let has = |tools: &[String], name: &str| tools.iter().any(|tool| tool == name);
+    let gone = async {
+        while has(&offered().await, "crew_works") {
+            tokio::time::sleep(std::time::Duration::from_millis(50)).await;
+        }
+    };
+    tokio::time::timeout(harness::PATIENCE, gone).await.expect("it is sure in time");
+    assert!(has(&offered().await, "echo"));
+    let stream = client.execute(vec![call("a", "echo", json!({ "text": "awake" }))]).await;
+    admin.until("/stats", is(1, 0)).await;
+    let _worker = Fixture::new(FIXTURE).worker(&yard.broker.url(), "main", 2).await;
+    let events = stream.to_end().await;
+    check::whole(&events, true);
+    assert_eq!(check::text(&check::outcomes(&events)["a"]).split(',').next(), Some("awake"));
+    admin.until("/stats", is(0, 1)).await;
 }
 
 #[tokio::test]
@@ -122,8 +166,8 @@ async fn what_happens_to_calls_is_counted_where_it_happens() {
     let hosts = Admin::anywhere();
     let _second = worker(&hosts).worker(&yard.broker.url(), "main", 1).await;
     run.submit(vec![harness::client_answer("ask", "this one")]).await.expect("the call waits");
-    crate::check::whole(&stream.to_end().await, true);
-    crate::check::whole(&run.watch(proto::v1::FloorPolicy::Arrival).await.to_end().await, true);
+    check::whole(&stream.to_end().await, true);
+    check::whole(&run.watch(proto::v1::FloorPolicy::Arrival).await.to_end().await, true);
     let ended = |text: &str| {
         let of = |tool: &str, outcome: &str, pool: &str| {
             let labels = format!("pool=\"{pool}\",tool=\"{tool}\",outcome=\"{outcome}\"");

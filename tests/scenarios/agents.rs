@@ -9,7 +9,7 @@ use proto::v1::run_event::Event;
 use proto::v1::{self, CallErrorKind, CallState, Confirmation, FloorPolicy, RunStatus, call_output::Piece};
 use serde_json::{Value, json};
 
-use crate::{FIXTURE, check};
+use crate::{FIXTURE, check, hooks};
 
 /// A yard with a worker that hosts agents beside the tools of most scenarios.
 pub(crate) struct Office {
@@ -481,6 +481,31 @@ async fn a_service_keeps_the_same_loop_and_calls_without_an_answer_have_one_that
     let limits = Limits { turns: 100, calls: 100, tokens: None };
     let refused = Agent::open(&client, Start { limits, ..start() }).await;
     assert!(matches!(refused, Err(AgentError::Limits { turns: 100, calls: 100 })), "{refused:?}");
+}
+
+#[tokio::test]
+async fn a_message_that_was_stored_counts_if_the_run_ends_before_it_is_confirmed() {
+    let file = hooks::File::new();
+    let (asked, gate) = (file.path("asked"), file.path("gate"));
+    let waits = format!("touch '{}'; while [ ! -e '{}' ]; do sleep 0.01; done", asked.display(), gate.display());
+    let file = file.hook("waits", "post_tool_use", "assistant_turn", &waits);
+    let yard = file.yard().await;
+    let client = Client::connect(&Connection::to(format!("http://{}", yard.coordinator.address()))).await;
+    let client = client.expect("it connects");
+    let mut agent = Agent::open(&client, Start::default()).await.expect("it opens");
+    let run_id = agent.run_id().to_owned();
+    let ends = async {
+        while !asked.exists() {
+            tokio::task::yield_now().await;
+        }
+        client.cancel_run(&run_id, "enough").await.expect("it is cancelled");
+        std::fs::write(&gate, "open").expect("a file is written");
+    };
+    let bye = said(&json!({ "role": "assistant", "content": "bye" }));
+    let (stored, ()) = tokio::join!(agent.store(bye), ends);
+    stored.expect("the message is in the log");
+    assert!(agent.next().await.expect("it was the answer").is_none());
+    assert_eq!(agent.text(), "bye");
 }
 
 #[tokio::test]

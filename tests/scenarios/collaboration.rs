@@ -4,12 +4,15 @@
 use std::collections::HashMap;
 
 use harness::{PATIENCE, Run, Worker, Yard, call};
+use prost::Message as _;
 use proto::v1::run_event::Event;
-use proto::v1::{self, CallState, Confirmation, FloorPolicy, RunStatus};
+use proto::v1::{self, CallState, Confirmation, FloorPolicy, RunStatus, call_output::Piece};
+use proto::wire::v1::TakenRequest;
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpListener;
 
+use crate::requests::Broker;
 use crate::{FIXTURE, check};
 
 pub(crate) const SECRET: &str = "whsec_C2FVsBQIhrscChlQIMV+b5sSYspob7oD";
@@ -17,7 +20,7 @@ pub(crate) const SECRET: &str = "whsec_C2FVsBQIhrscChlQIMV+b5sSYspob7oD";
 /// A yard with a worker of these tools, and one of the crew.
 pub(crate) struct Ship {
     yard: Yard,
-    _workers: [Worker; 2],
+    workers: [Worker; 2],
 }
 
 impl Ship {
@@ -31,7 +34,7 @@ impl Ship {
         let workers = [tools.worker(&url, "together", 16).await, crew.worker(&url, "crew", 16).await];
         yard.client.wait_for_tool("team_agent").await;
         yard.client.wait_for_tool("crew_works").await;
-        Self { yard, _workers: workers }
+        Self { yard, workers }
     }
 
     /// A run of one call that needs no approval.
@@ -125,7 +128,7 @@ async fn the_members_of_a_cancelled_team_are_cancelled() {
     let members = json!([{ "tool": "crew_answers" }, { "tool": "crew_works" }]);
     let run = ship.begin("team_agent", json!({ "members": members })).await;
     let mut stream = run.watch(FloorPolicy::Arrival).await;
-    stream.until(|event| matches!(event, Event::CallOutput(_))).await;
+    stream.until(says).await;
     let said = check::said(&stream.seen)["a"].clone();
     assert!(said.contains("m0 crew_answers: completed"), "{said}");
     let child = Run { client: ship.yard.client.clone(), id: child_of(&said) };
@@ -135,6 +138,46 @@ async fn the_members_of_a_cancelled_team_are_cancelled() {
     let outcomes = check::outcomes(&ended.await.expect("the child ends"));
     assert_eq!(outcomes["m0"].state(), CallState::Completed);
     assert_eq!(outcomes["m1"].state(), CallState::Cancelled);
+}
+
+/// As when its coordinator has recorded the id and not yet opened the run, or has died in between.
+#[tokio::test]
+async fn a_team_whose_request_id_names_a_run_that_is_not_in_the_log_tries_again() {
+    let mut ship = Ship::start(None).await;
+    let members = json!([{ "tool": "crew_answers" }, { "tool": "crew_works" }]);
+    let run = ship.begin("team_agent", json!({ "members": members })).await;
+    let mut stream = run.watch(FloorPolicy::Arrival).await;
+    stream.until(says).await;
+    let child = child_of(&check::said(&stream.seen)["a"]);
+    let broker = Broker::of(&ship.yard).await;
+    let (name, taken) = broker.only().await;
+    assert_eq!(taken.run_id, child);
+    broker.is_taken(&name, &TakenRequest { digest: vec![7; 32].into(), ..taken.clone() }, 2000).await;
+    let [together, _] = &mut ship.workers;
+    together.kill().await;
+    let api = format!("http://{}", ship.yard.coordinator.address());
+    let tools = ship.yard.fixture.with("TOOLYARD_FIXTURE_TOOLS", "collaboration").with("TOOLYARD_API_URL", api);
+    let _second = tools.worker(&ship.yard.broker.url(), "together", 16).await;
+    let failed = |event: &Event| match event {
+        Event::AttemptEnded(ended) => {
+            ended.error.as_ref().filter(|error| error.message.contains("there is no run")).map(|_| ended.attempt)
+        }
+        _ => None,
+    };
+    stream.until(|event| failed(event).is_some()).await;
+    let before = check::kinds(&stream.seen).into_iter().find_map(failed).expect("it was seen");
+
+    broker.keys.put(&name, taken.encode_to_vec().into()).await.expect("the broker stores it");
+    let goes_on = |event: &Event| says(event) && matches!(event, Event::CallOutput(it) if it.attempt > before);
+    stream.until(goes_on).await;
+    assert_eq!(child_of(&check::said(&stream.seen)["a"]), child);
+    run.cancel("all hands on deck").await;
+    check::whole(&stream.to_end().await, true);
+}
+
+/// Whether it is output, and no report of progress.
+fn says(event: &Event) -> bool {
+    matches!(event, Event::CallOutput(output) if matches!(output.piece, Some(Piece::Content(_))))
 }
 
 /// The run that a call made, which its output names.
@@ -154,7 +197,7 @@ async fn a_team_of_teams_waits_for_approval_and_ends_at_its_depth() {
     let rules = Some(v1::RunRules { confirmation: Confirmation::None.into(), ..v1::RunRules::default() });
     let request = v1::CreateRunRequest { calls, rules, ..v1::CreateRunRequest::default() };
     let mut stream = ship.yard.client.execute_request(request).await.expect("it is accepted");
-    stream.until(|event| matches!(event, Event::CallOutput(_))).await;
+    stream.until(says).await;
     let said = check::said(&stream.seen)["a"].clone();
     assert!(said.contains("m0 team_agent: awaits approval"), "{said}");
     let approve = v1::call_decision::Decision::Approve(v1::CallApproval::default());

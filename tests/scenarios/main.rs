@@ -68,6 +68,7 @@ mod mcp_endpoints;
 mod mcp_in;
 mod memory;
 mod mixed;
+mod nested;
 mod objects;
 mod openai;
 mod openai_refused;

@@ -117,13 +117,13 @@ async fn a_batch_that_is_sent_ten_times_is_executed_once() {
 }
 
 /// The broker as coordinators have it: the log, and the keys of request ids.
-struct Broker {
+pub(crate) struct Broker {
     context: jetstream::Context,
-    keys: kv::Store,
+    pub(crate) keys: kv::Store,
 }
 
 impl Broker {
-    async fn of(yard: &Yard) -> Self {
+    pub(crate) async fn of(yard: &Yard) -> Self {
         let client = async_nats::connect(yard.broker.url()).await.expect("the broker listens");
         let context = jetstream::new(client);
         let keys = context.get_key_value("ty-requests").await.expect("the bucket is there");
@@ -136,7 +136,7 @@ impl Broker {
     }
 
     /// The only key, and its value.
-    async fn only(&self) -> (String, wire::TakenRequest) {
+    pub(crate) async fn only(&self) -> (String, wire::TakenRequest) {
         let name = self.names().await.pop().expect("a key");
         let value = self.keys.get(&name).await.expect("the broker answers").expect("a value");
         (name, wire::TakenRequest::decode(value).expect("a run and a digest"))
@@ -144,7 +144,7 @@ impl Broker {
 
     /// Has a request id taken for a run that was made so long ago, as by a coordinator that died before it opened the
     /// run.
-    async fn is_taken(&self, name: &str, taken: &wire::TakenRequest, ms_ago: u64) -> String {
+    pub(crate) async fn is_taken(&self, name: &str, taken: &wire::TakenRequest, ms_ago: u64) -> String {
         let shard = taken.run_id.parse::<RunId>().expect("a run id").shard();
         let id = uuid::Builder::from_unix_timestamp_millis(::nats::now().0 - ms_ago, &[7; 10]).into_uuid();
         let run_id = RunId::new(shard, id).to_string();

@@ -35,6 +35,8 @@ pub(crate) struct Registry {
     pools: HashMap<PoolId, Pool>,
     /// We have received heartbeats for long enough that an unknown worker is not alive.
     pub(crate) settled: bool,
+    /// Pools that are started when they have calls.
+    pub(crate) on_demand: Arc<HashSet<PoolId>>,
 }
 
 #[derive(Debug, Clone, Default)]
@@ -124,6 +126,10 @@ impl Pool {
 }
 
 impl Registry {
+    pub(crate) fn new(on_demand: HashSet<PoolId>) -> Self {
+        Self { on_demand: Arc::new(on_demand), ..Self::default() }
+    }
+
     /// Records a worker's heartbeat; returns whether it changed anything.
     pub(crate) fn worker_lives(&mut self, pool: PoolId, id: WorkerId, worker: Worker) -> bool {
         let pool = self.pools.entry(pool).or_default();
@@ -270,9 +276,9 @@ impl Registry {
         self.catalog.find(tool).map_or(tool, |entry| &entry.hosted.manifest.name)
     }
 
-    /// Whether a tool is offered: a worker hosts it, or may host it as far as is known yet.
+    /// Whether a tool is offered: a worker hosts it, may host it as far as is known yet, or will once it is called.
     pub(crate) fn is_available(&self, entry: &Entry) -> bool {
-        entry.is_hosted || !self.settled
+        entry.is_hosted || !self.settled || entry.pools.iter().any(|pool| self.on_demand.contains(pool))
     }
 }
 

@@ -69,6 +69,14 @@ pub(crate) struct Limits {
     set_bytes_max: usize,
     /// The most workers of one pool: far more than one queue of the broker serves.
     workers_max: usize,
+    /// Pools that are started when they have calls: the tools of their last workers are not forgotten.
+    on_demand: HashSet<PoolId>,
+}
+
+impl Limits {
+    pub(crate) fn with_on_demand(self, on_demand: HashSet<PoolId>) -> Self {
+        Self { on_demand, ..self }
+    }
 }
 
 impl Default for Limits {
@@ -80,6 +88,7 @@ impl Default for Limits {
             sets_max: 64,
             set_bytes_max: 4 << 20,
             workers_max: 4096,
+            on_demand: HashSet::new(),
         }
     }
 }
@@ -133,13 +142,12 @@ impl RegistryTask {
             rules,
             callers,
             deserted: Deserted::new(broker.snapshots.clone(), limits.noted_after),
-            limits,
             client: broker.client.clone(),
             context: broker.context.clone(),
             signals: Signals::new(broker),
             refused_told: Instant::now(),
             store: broker.tools.clone(),
-            registry: Registry::default(),
+            registry: Registry::new(limits.on_demand.clone()),
             sets: Sets::new(),
             hosts: HashSet::new(),
             bytes: HashMap::new(),
@@ -149,6 +157,7 @@ impl RegistryTask {
             due: None,
             published,
             last_seen: HashMap::new(),
+            limits,
             echo: broker.client.new_inbox(),
             echoed: Instant::now(),
             queues: HashMap::new(),
@@ -388,8 +397,10 @@ impl RegistryTask {
         let hosted = self.sets.keys().map(|hosts| (hosts, self.hosts.contains(hosts)));
         self.deserted.look(hosted).await;
         let (now, forgotten) = (::nats::now(), self.limits.forgotten);
+        let kept = self.kept(now);
         let ages = self.sets.keys().filter_map(|hosts| Some((hosts.clone(), self.deserted.age(hosts, now)?)));
-        let over = ages.filter(|(hosts, age)| *age >= forgotten && !proves_a_claim(&self.sets, hosts));
+        let over = ages
+            .filter(|(hosts, age)| *age >= forgotten && !kept.contains(hosts) && !proves_a_claim(&self.sets, hosts));
         for (hosts, age) in over.take(FORGOTTEN_MAX).collect::<Vec<_>>() {
             let (pool, tools) = &hosts;
             let is_last = self.sets.keys().filter(|(other, _)| other == pool).count() == 1;
@@ -401,6 +412,15 @@ impl RegistryTask {
             tracing::info!(%pool, %tools, "forgetting tools without hosts");
             self.remove_set(&hosts).await;
         }
+    }
+
+    /// The sets of the last workers of pools that are started when they have calls.
+    fn kept(&self, now: run::Timestamp) -> HashSet<Hosts> {
+        let of = |pool: &PoolId| {
+            let sets = self.sets.keys().filter(|(of, _)| of == pool);
+            sets.min_by_key(|hosts| self.deserted.age(hosts, now).unwrap_or_default()).cloned()
+        };
+        self.limits.on_demand.iter().filter_map(of).collect()
     }
 
     /// The key must be purged, because workers only write to missing keys. So other coordinators do not see the

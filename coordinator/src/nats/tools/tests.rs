@@ -109,6 +109,31 @@ async fn a_pool_that_nobody_serves_any_more_is_forgotten_with_its_queue_also_by_
 }
 
 #[tokio::test]
+async fn the_tools_of_the_last_workers_of_a_pool_on_demand_are_kept_with_its_queue() {
+    let scene = Scene::new().await;
+    let forgotten = Duration::from_millis(500);
+    let on_demand = HashSet::from([pool("asleep")]);
+    let limits = Limits { forgotten, noted_after: Duration::ZERO, on_demand, ..Limits::default() };
+    scene.advertise("asleep", &set(1), "old").await;
+    scene.advertise("asleep", &set(2), "new").await;
+    let mut registry = scene.registry(limits).await;
+    lives(&mut registry, "asleep", "worker", &set(2));
+    registry.check_all().await;
+    assert!(registry.registry.worker_left(&pool("asleep"), &"worker".parse().expect("a name")));
+    registry.last_seen.clear();
+    registry.publish();
+    tokio::time::sleep(forgotten / 5).await;
+    registry.check_all().await;
+    tokio::time::sleep(forgotten * 2).await;
+    registry.check_all().await;
+    assert_eq!(scene.keys().await, BTreeSet::from([format!("asleep.{}", set(2))]));
+    assert!(scene.has_queue(&pool("asleep")).await);
+    let catalog = &registry.registry.catalog;
+    let new = catalog.find(&"new".parse().expect("a name")).expect("it is known");
+    assert!(registry.registry.is_available(new) && catalog.find(&"old".parse().expect("a name")).is_none());
+}
+
+#[tokio::test]
 async fn a_set_that_is_hosted_again_is_deserted_anew_and_a_queue_with_jobs_stays() {
     let scene = Scene::new().await;
     let forgotten = Duration::from_millis(500);

@@ -438,6 +438,12 @@ imagePullSecrets:
 # Host names that requests over HTTP may use: of clients without callers, and of autoscalers at the admin port.
 - {name: TOOLYARD_HOST_NAMES, value: {{ include "toolyard.hostNames" . | quote }}}
 - {name: TOOLYARD_CONNECTIONS_MAX, value: {{ .Values.coordinators.connectionsMax | int64 | quote }}}
+{{- if .Values.coordinators.attachedOnly }}
+- {name: TOOLYARD_ATTACHED_ONLY, value: "true"}
+{{- end }}
+{{- with include "toolyard.onDemand" . }}
+- {name: TOOLYARD_ON_DEMAND, value: {{ . | quote }}}
+{{- end }}
 - {name: TOOLYARD_ERASE_AFTER, value: {{ .Values.coordinators.eraseAfterSeconds | int64 | quote }}}
 {{ include "toolyard.logEnv" . }}
 {{- with include "toolyard.brokerMemoryMi" . }}
@@ -445,6 +451,93 @@ imagePullSecrets:
 {{- end }}
 {{- if not .Values.objects.url }}
 - {name: TOOLYARD_OBJECTS_MAX_BYTES, value: {{ .Values.objects.maxBytes | int64 | quote }}}
+{{- end }}
+{{- end }}
+
+{{/* The pools that KEDA scales to zero, with commas between them. */}}
+{{- define "toolyard.onDemand" -}}
+{{- $names := list -}}
+{{- range .Values.pools -}}
+{{- $keda := .keda | default dict -}}
+{{- if and $keda.enabled (eq (include "toolyard.kedaMin" $keda) "0") }}{{ $names = append $names .name }}{{ end -}}
+{{- end -}}
+{{- join "," $names -}}
+{{- end -}}
+
+{{/* minReplicas of a pool: its keda */}}
+{{- define "toolyard.kedaMin" -}}
+{{- if hasKey . "minReplicas" }}{{ int .minReplicas }}{{ else }}1{{ end }}
+{{- end }}
+
+{{/* The API of the coordinators for a pool, its agents and its interceptors: (list . pool) */}}
+{{- define "toolyard.poolEnv" -}}
+{{- $root := index . 0 -}}{{- $pool := index . 1 -}}
+{{- $api := $pool.api | default dict -}}{{- $agents := $pool.agents | default dict -}}{{- $interceptors := $pool.interceptors | default dict -}}
+{{- if $api.enabled }}
+- {name: TOOLYARD_API_URL, value: {{ printf "%s://%s.%s.svc:%d" (include "toolyard.scheme" $root) (include "toolyard.name" $root) $root.Release.Namespace (int $root.Values.coordinators.service.port) | quote }}}
+{{- with $api.keySecret }}
+{{- if .name }}
+- {name: TOOLYARD_API_KEY_FILE, value: {{ printf "/etc/toolyard/api/%s" (.key | default "api.key") | quote }}}
+{{- end }}
+{{- end }}
+{{- with $api.caSecret }}
+{{- if .name }}
+- {name: TOOLYARD_API_CA, value: {{ printf "/etc/toolyard/api-ca/%s" (.key | default "ca.crt") | quote }}}
+{{- end }}
+{{- end }}
+{{- end }}
+{{- if $agents.configMap }}
+- {name: TOOLYARD_AGENTS, value: {{ printf "/etc/toolyard/agents/%s" ($agents.key | default "agents.toml") | quote }}}
+{{- end }}
+{{- if $interceptors.configMap }}
+- {name: TOOLYARD_INTERCEPTORS, value: {{ printf "/etc/toolyard/interceptors/%s" ($interceptors.key | default "interceptors.toml") | quote }}}
+{{- end }}
+{{- end }}
+
+{{/* The files of a pool: the pool. A line for each volume: its name and folder, what holds it, and the key of it that alone
+     is mounted, because the secret with the authorities may hold the API's private key too. */}}
+{{- define "toolyard.poolFiles" -}}
+{{- $api := .api | default dict }}
+{{- with and $api.enabled ($api.keySecret | default dict).name }}
+api-key api secret {{ . }} {{ $api.keySecret.key | default "api.key" }}
+{{- end }}
+{{- with and $api.enabled ($api.caSecret | default dict).name }}
+api-ca api-ca secret {{ . }} {{ $api.caSecret.key | default "ca.crt" }}
+{{- end }}
+{{- with (.agents | default dict).configMap }}
+agents agents configMap {{ . }}
+{{- end }}
+{{- with and (.agents | default dict).configMap .agents.keysSecret }}
+agent-keys agent-keys secret {{ . }}
+{{- end }}
+{{- with (.interceptors | default dict).configMap }}
+interceptors interceptors configMap {{ . }}
+{{- end }}
+{{- end }}
+
+{{- define "toolyard.poolMounts" -}}
+{{- range include "toolyard.poolFiles" . | trim | splitList "\n" }}
+{{- with splitList " " . }}{{ if gt (len .) 3 }}
+- {name: {{ index . 0 }}, mountPath: /etc/toolyard/{{ index . 1 }}, readOnly: true}
+{{- end }}{{ end }}
+{{- end }}
+{{- end }}
+
+{{- define "toolyard.poolVolumes" -}}
+{{- range include "toolyard.poolFiles" . | trim | splitList "\n" }}
+{{- with splitList " " . }}{{ if gt (len .) 3 }}
+- name: {{ index . 0 }}
+  {{- if eq (index . 2) "secret" }}
+  secret:
+    secretName: {{ index . 3 }}
+    defaultMode: 0440
+    {{- if gt (len .) 4 }}
+    items: [{key: {{ index . 4 }}, path: {{ index . 4 }}}]
+    {{- end }}
+  {{- else }}
+  configMap: {name: {{ index . 3 }}}
+  {{- end }}
+{{- end }}{{ end }}
 {{- end }}
 {{- end }}
 
@@ -457,6 +550,7 @@ imagePullSecrets:
 {{- if $pool.hooks }}
 {{- include "toolyard.hooksEnv" $root }}
 {{- end }}
+{{- include "toolyard.poolEnv" . }}
 {{- if include "toolyard.hasAdmin" $pool }}
 - {name: TOOLYARD_ADMIN_LISTEN, value: "0.0.0.0:7421"}
 {{- end }}

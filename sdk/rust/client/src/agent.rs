@@ -442,7 +442,13 @@ impl Agent {
     async fn confirm(&self, number: usize) -> Result<(), AgentError> {
         let result = vec![v1::Content { body: Some(v1::content::Body::Text(STORED.to_owned())) }];
         let answer = v1::ToolOutput { call_id: turn_id(number), result, error: String::new() };
-        self.client.submit(&self.run_id, answer).await.map(drop).map_err(|error| self.failed(error))
+        match self.client.submit(&self.run_id, answer).await {
+            Ok(_) => Ok(()),
+            // The call has ended: another process confirmed it or ended the run, or a hook changed the answer. The
+            // message is in the log all the same.
+            Err(Error::Refused(status)) if has_ended(&status) => Ok(()),
+            Err(error) => Err(self.failed(error)),
+        }
     }
 
     /// The error of a request about the run.
@@ -493,6 +499,11 @@ async fn opened(client: &Client, request: v1::CreateRunRequest) -> Result<(Strin
 fn may_be_stored(status: &Status) -> bool {
     use Reason::{DuplicateCallId, RunClosed, RunEnded, TooManyCalls};
     matches!(reason(status), Some(DuplicateCallId | TooManyCalls | RunClosed | RunEnded))
+}
+
+/// Whether an answer was refused because its call has ended.
+fn has_ended(status: &Status) -> bool {
+    matches!(reason(status), Some(Reason::CallAlreadyAnswered | Reason::CallNotWaiting | Reason::RunEnded))
 }
 
 fn turn_id(number: usize) -> String {

@@ -118,6 +118,7 @@ struct Shared {
     schedules: Schedules,
     registry: watch::Receiver<Arc<Registry>>,
     owned: watch::Receiver<Owned>,
+    floor_policies: Arc<[run::AddedPolicy]>,
 }
 
 impl Shared {
@@ -227,6 +228,7 @@ impl Shared {
             schedules: self.schedules.clone(),
             uploads: uploads.clone(),
             mcp: Arc::new(api::mcp::Shared::new(is_tls)),
+            floor_policies: Arc::clone(&self.floor_policies),
             abandoned,
             stop: tasks.stop.clone(),
         };
@@ -292,6 +294,7 @@ impl Coordinator {
             schedules,
             registry,
             owned,
+            floor_policies: self.floor_policies.into(),
         };
         let handle = shared.start_owner(written_sender, &mut tasks);
         shared.start_registry(registry_sender, files.rules, &mut tasks).await?;

@@ -256,7 +256,8 @@ fn hosted(api: &Api) -> impl Fn(&str) -> Option<String> + 'static {
 /// Reads a run from its beginning, in the order that these APIs need.
 async fn watch(api: &Api, run: RunId) -> Result<Box<Reader>, Wrong> {
     let policy = v1::FloorPolicy::Arrival.into();
-    let request = v1::WatchRunRequest { run_id: run.to_string(), after_sequence: None, floor_policy: policy };
+    let request =
+        v1::WatchRunRequest { run_id: run.to_string(), floor_policy: policy, ..v1::WatchRunRequest::default() };
     Ok(api.watch_run(request).await?)
 }
 

@@ -19,7 +19,7 @@ use tonic::{Code, Response, Status};
 
 use crate::connection::{Connection, Key};
 use crate::error::{Error, reason_code};
-use crate::watch::Watch;
+use crate::watch::{Floor, Watch};
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 /// A coordinator whose machine died sends nothing; after these two times its stream counts as broken.
@@ -429,8 +429,10 @@ impl Client {
     /// # Errors
     /// If the coordinator refuses the request or cannot be reached.
     pub async fn execute(&self, request: impl Into<v1::ExecuteRunRequest>) -> Result<Watch, Error> {
-        let stream = self.runs.clone().execute_run(request.into()).await.map_err(|status| self.error(status))?;
-        Ok(Watch::executing(self.clone(), stream.into_inner()))
+        let request = request.into();
+        let floor = Floor { policy: request.floor_policy, name: request.floor_policy_name.clone() };
+        let stream = self.runs.clone().execute_run(request).await.map_err(|status| self.error(status))?;
+        Ok(Watch::executing(self.clone(), stream.into_inner(), floor))
     }
 
     /// Accepts calls as a run, without following it. Give it a `request_id`, because it may be sent several times.
@@ -450,6 +452,18 @@ impl Client {
     /// # Errors
     /// If the coordinator refuses the request or cannot be reached.
     pub async fn watch(&self, run_id: &str, after: Option<u64>, floor: v1::FloorPolicy) -> Result<Watch, Error> {
+        self.watch_in(run_id, after, Floor { policy: floor.into(), name: String::new() }).await
+    }
+
+    /// As [`Self::watch`], in the order of a floor policy that the deployment adds to its coordinators.
+    ///
+    /// # Errors
+    /// As [`Self::watch`], and if the coordinator has no policy of the name.
+    pub async fn watch_by_name(&self, run_id: &str, after: Option<u64>, floor: &str) -> Result<Watch, Error> {
+        self.watch_in(run_id, after, Floor { name: floor.to_owned(), ..Floor::default() }).await
+    }
+
+    async fn watch_in(&self, run_id: &str, after: Option<u64>, floor: Floor) -> Result<Watch, Error> {
         let mut watch = Watch::of_run(self.clone(), run_id, after, floor);
         watch.open().await.map_err(|status| self.error(status))?;
         Ok(watch)

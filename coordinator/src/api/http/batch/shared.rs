@@ -56,8 +56,8 @@ pub(super) async fn add(
         let run = api.runs.known(run_id).await?.run;
         add_new(api, &run, options, &calls).await?;
     }
-    let watched =
-        v1::WatchRunRequest { run_id: options.run_id.clone(), after_sequence: None, floor_policy: floor_policy.into() };
+    let (run_id, floor_policy) = (options.run_id.clone(), floor_policy.into());
+    let watched = v1::WatchRunRequest { run_id, floor_policy, ..v1::WatchRunRequest::default() };
     api.watch_run(watched).await
 }
 

@@ -33,7 +33,7 @@ pub use confirm::{Confirm, Confirmation, Dangerous};
 pub use contract::{CallStage, Ended, HookError, HookPoint, HookRequest, Reply};
 pub use file::InvalidHooks;
 pub use metrics::METRICS;
-pub use resolve::{Resolution, Resolved, Resolvers};
+pub use resolve::{KEEP, KEEP_MAX, KEEP_UNKNOWN, Resolution, Resolve, Resolved, ResolverPlacement, Resolvers};
 
 /// Default timeout of a hook: a person does not wait longer for a call to begin.
 pub const TIMEOUT: Duration = Duration::from_secs(5);

@@ -62,6 +62,8 @@ pub(crate) struct Api {
     pub(crate) schedules: Schedules,
     pub(crate) uploads: Uploads,
     pub(crate) mcp: Arc<mcp::Shared>,
+    /// Those that the deployment adds.
+    pub(crate) floor_policies: Arc<[run::AddedPolicy]>,
     pub(crate) abandoned: abandoned::Queue,
     pub(crate) inlined: http::stored::Inlined,
     /// On cancellation, streams end with a final error and new requests are refused.
@@ -110,14 +112,32 @@ impl Api {
     }
 
     pub(crate) async fn execute_run(&self, request: v1::ExecuteRunRequest) -> Result<Box<Reader>, ApiError> {
-        let policy = api::floor_policy(request.floor_policy());
+        let policy = self.floor_policy(request.floor_policy(), &request.floor_policy_name)?;
         let run = request.run.ok_or_else(|| ApiError::malformed("run", "run: is missing".to_owned()))?;
         let new = self.new_run("ExecuteRun", run).await?;
         Ok(self.runs.execute(new, policy).await?)
     }
 
+    /// The floor policy that a reader chose.
+    fn floor_policy(&self, wire: v1::FloorPolicy, name: &str) -> Result<run::FloorPolicy, ApiError> {
+        if name.is_empty() {
+            return Ok(api::floor_policy(wire));
+        }
+        let malformed =
+            |reason: String| ApiError::malformed("floor_policy_name", format!("floor_policy_name: {reason}"));
+        if wire != v1::FloorPolicy::Unspecified {
+            return Err(malformed("stands beside floor_policy: give one of them".to_owned()));
+        }
+        let added = self.floor_policies.iter().find(|added| added.name == name);
+        added.map(|added| run::FloorPolicy::Added(*added)).ok_or_else(|| {
+            let names: Vec<&str> = self.floor_policies.iter().map(|added| added.name).collect();
+            let names = if names.is_empty() { "none".to_owned() } else { names.join(", ") };
+            malformed(format!("{name:?} is unknown; this coordinator adds: {names}"))
+        })
+    }
+
     pub(crate) async fn watch_run(&self, request: v1::WatchRunRequest) -> Result<Box<Reader>, ApiError> {
-        let policy = api::floor_policy(request.floor_policy());
+        let policy = self.floor_policy(request.floor_policy(), &request.floor_policy_name)?;
         Ok(self.runs.watch(run_id(&request.run_id)?, policy, request.after_sequence).await?)
     }
 

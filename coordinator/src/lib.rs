@@ -55,6 +55,7 @@ pub use crate::nats::operate::{Changed, OperateError, Operator, StreamUsage};
 pub use crate::nats::setup::{LogOptions, SetupError};
 pub use crate::notifications::{InvalidWebhooks, Webhooks};
 pub use ::objects::Bucket;
+pub use run::{AddedPolicy, CallIndex, ChooseSpeaker, Voice};
 
 /// Default time for which a run with `store: false` can be read after its end: long enough to resume a broken stream.
 pub const ERASE_AFTER: Duration = Duration::from_secs(60);
@@ -224,6 +225,7 @@ pub struct Coordinator {
     /// Those of the API and of the admin port.
     hosts: [Hosts; 2],
     connections_max: usize,
+    floor_policies: Vec<AddedPolicy>,
 }
 
 impl Coordinator {
@@ -272,7 +274,17 @@ impl Coordinator {
             notices,
             hosts,
             connections_max,
+            floor_policies: Vec::new(),
         })
+    }
+
+    /// Lets readers choose a floor policy by its name; it replaces one of the same name that was added before. Give all
+    /// coordinators the same policies, because a reader may continue at any of them.
+    #[must_use]
+    pub fn with_floor_policy(mut self, policy: AddedPolicy) -> Self {
+        self.floor_policies.retain(|other| other.name != policy.name);
+        self.floor_policies.push(policy);
+        self
     }
 
     /// Runs these hooks before calls are accepted and on answers of clients, and notifies them of ends that no worker

@@ -119,6 +119,7 @@ struct Shared {
     schedules: Schedules,
     registry: watch::Receiver<Arc<Registry>>,
     owned: watch::Receiver<Owned>,
+    floor_policies: Arc<[run::AddedPolicy]>,
 }
 
 impl Shared {
@@ -229,6 +230,7 @@ impl Shared {
             schedules: self.schedules.clone(),
             uploads: uploads.clone(),
             mcp: Arc::new(api::mcp::Shared::new(is_tls)),
+            floor_policies: Arc::clone(&self.floor_policies),
             abandoned,
             inlined: Default::default(),
             stop: tasks.stop.clone(),
@@ -295,6 +297,7 @@ impl Coordinator {
             schedules,
             registry,
             owned,
+            floor_policies: self.floor_policies.into(),
         };
         let handle = shared.start_owner(written_sender, &mut tasks);
         let rules = (files.rules, self.on_demand);

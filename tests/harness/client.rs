@@ -170,8 +170,21 @@ impl Run {
     /// # Errors
     /// The coordinator's refusal.
     pub async fn watch_after(&self, policy: FloorPolicy, after: Option<u64>) -> Result<Stream, Status> {
-        let request =
-            v1::WatchRunRequest { run_id: self.id.clone(), after_sequence: after, floor_policy: policy.into() };
+        let floor_policy = policy.into();
+        self.watch_as(v1::WatchRunRequest { after_sequence: after, floor_policy, ..Default::default() }).await
+    }
+
+    /// In the order of a floor policy that the coordinator adds.
+    ///
+    /// # Errors
+    /// The coordinator's refusal.
+    pub async fn watch_by_name(&self, name: &str, after: Option<u64>) -> Result<Stream, Status> {
+        let floor_policy_name = name.to_owned();
+        self.watch_as(v1::WatchRunRequest { after_sequence: after, floor_policy_name, ..Default::default() }).await
+    }
+
+    async fn watch_as(&self, request: v1::WatchRunRequest) -> Result<Stream, Status> {
+        let request = v1::WatchRunRequest { run_id: self.id.clone(), ..request };
         let stream = self.client.runs.clone().watch_run(request).await?.into_inner();
         Ok(Stream { messages: Messages::Watch(stream), seen: Vec::new(), heartbeats: 0, ended: false })
     }

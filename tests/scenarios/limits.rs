@@ -35,7 +35,7 @@ async fn a_run_has_no_more_calls_at_once_than_it_may_and_all_come_through() {
     let request = |running_max| {
         let rules = Some(v1::RunRules { running_max, ..v1::RunRules::default() });
         let run = v1::CreateRunRequest { calls: calls.clone(), rules, ..v1::CreateRunRequest::default() };
-        v1::ExecuteRunRequest { run: Some(run), floor_policy: FloorPolicy::Interleaved.into() }
+        v1::ExecuteRunRequest { run: Some(run), floor_policy: FloorPolicy::Interleaved.into(), ..Default::default() }
     };
     for (running_max, expected) in [(2, 2..=2), (0, 3..=7)] {
         let stream = yard.client.execute_request(request(running_max)).await.expect("the run is accepted");

@@ -51,7 +51,11 @@ async fn two_that_read_run_together_then_one_that_writes_then_one_that_reads() {
     let _worker = yard.worker().await;
     let calls = vec![sleep("a", 400), sleep("b", 400), alone(sleep("c", 400)), sleep("d", 400)];
     let run = v1::CreateRunRequest { calls, ..v1::CreateRunRequest::default() };
-    let request = v1::ExecuteRunRequest { run: Some(run), floor_policy: v1::FloorPolicy::Interleaved.into() };
+    let request = v1::ExecuteRunRequest {
+        run: Some(run),
+        floor_policy: v1::FloorPolicy::Interleaved.into(),
+        ..Default::default()
+    };
     let stream = yard.client.execute_request(request).await.expect("the run is accepted");
     let times = times(&stream.to_end().await);
     let [a, b, c, d] = ["a", "b", "c", "d"].map(|name| times[name]);

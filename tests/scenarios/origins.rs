@@ -179,7 +179,11 @@ async fn tools_of_all_origins_and_a_client_call_run_in_one_batch_in_order_though
     ];
     let ids: Vec<String> = calls.iter().map(|call| call.call_id.clone()).collect();
     let run = v1::CreateRunRequest { calls, ..v1::CreateRunRequest::default() };
-    let request = v1::ExecuteRunRequest { run: Some(run), floor_policy: v1::FloorPolicy::Submission.into() };
+    let request = v1::ExecuteRunRequest {
+        run: Some(run),
+        floor_policy: v1::FloorPolicy::Submission.into(),
+        ..Default::default()
+    };
     let mut stream = client.execute_request(request).await.expect("the run is accepted");
     stream.until(|event| is_output_of(event, "http")).await;
     let run = stream.run(&client);

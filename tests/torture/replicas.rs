@@ -135,8 +135,12 @@ impl Replicas {
         policy: FloorPolicy,
         after: Option<u64>,
     ) -> Result<Messages, Status> {
-        let request =
-            v1::WatchRunRequest { run_id: run_id.to_owned(), after_sequence: after, floor_policy: policy.into() };
+        let request = v1::WatchRunRequest {
+            run_id: run_id.to_owned(),
+            after_sequence: after,
+            floor_policy: policy.into(),
+            ..Default::default()
+        };
         let at = seed.index(self.replicas.len());
         let stream = self.ask_once(seed, at, REQUEST_LIMIT, |mut runs| {
             let request = request.clone();

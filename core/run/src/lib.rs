@@ -67,7 +67,7 @@ pub use retry::{Backoff, Retry, after_failure, is_retried};
 pub use rules::Rules;
 pub use run::{Fact, Run, RunStatus};
 pub use section::Section;
-pub use sequencer::{FloorPolicy, OutputEvent, OutputKind, Sequencer};
+pub use sequencer::{AddedPolicy, ChooseSpeaker, FloorPolicy, OutputEvent, OutputKind, Sequencer, Voice};
 pub use tool::{
     AfterPartialOutput, Alias, Concurrency, Effects, Manifest, Origin, Permission, Policy, ResultUse, RetryOn, Version,
 };

@@ -22,6 +22,60 @@ pub enum FloorPolicy {
     Submission,
     /// No floor: output in the order in which it is stored; each piece names its call.
     Interleaved,
+    /// The floor goes to the call that a function of the deployment chooses.
+    Added(AddedPolicy),
+}
+
+/// A policy that a deployment adds.
+#[derive(Debug, Clone, Copy)]
+pub struct AddedPolicy {
+    /// By which readers choose it.
+    pub name: &'static str,
+    pub choose: ChooseSpeaker,
+}
+
+/// Chooses the call that takes the free floor, from the voices of the calls in the order in which they were accepted.
+/// `None` leaves the floor free until there is news; so does a call without waiting output. The same voices must give
+/// the same choice: then all readers see the same order. A run that ends emits what is left in the order of arrival.
+pub type ChooseSpeaker = fn(&[Voice]) -> Option<CallIndex>;
+
+/// The name decides: two functions of one name are one policy.
+impl PartialEq for AddedPolicy {
+    fn eq(&self, other: &Self) -> bool {
+        self.name == other.name
+    }
+}
+
+impl Eq for AddedPolicy {}
+
+impl std::hash::Hash for AddedPolicy {
+    fn hash<H: std::hash::Hasher>(&self, state: &mut H) {
+        self.name.hash(state);
+    }
+}
+
+impl FloorPolicy {
+    /// How it passes the floor; `None` if there is no floor.
+    fn choose(self) -> Option<ChooseSpeaker> {
+        match self {
+            Self::Arrival => Some(by_arrival),
+            Self::Submission => Some(by_submission),
+            Self::Interleaved => None,
+            Self::Added(added) => Some(added.choose),
+        }
+    }
+}
+
+fn by_arrival(voices: &[Voice]) -> Option<CallIndex> {
+    let waiting = voices.iter().zip(0..).filter_map(|(voice, index)| Some((voice.waits_since()?, CallIndex(index))));
+    waiting.min().map(|(_, call)| call)
+}
+
+/// The next call may have no output yet. Then the floor stays free, so that a client's answer to an earlier call need
+/// not wait for it.
+fn by_submission(voices: &[Voice]) -> Option<CallIndex> {
+    let next = voices.iter().zip(0..).find(|(voice, _)| !voice.has_ended() && !voice.is_held());
+    next.map(|(_, index)| CallIndex(index))
 }
 
 /// One numbered piece of a run's output.
@@ -124,7 +178,7 @@ pub struct Sequencer {
 
 /// The emitted and the waiting output of one call.
 #[derive(Debug, Default)]
-struct Voice {
+pub struct Voice {
     waiting: VecDeque<Waiting>,
     /// It was announced.
     speaks: bool,
@@ -136,6 +190,26 @@ struct Voice {
     /// comes.
     is_aside: bool,
     ended: bool,
+}
+
+impl Voice {
+    /// The place of its oldest waiting output among the output of the run: lower is older. `None` if none waits.
+    #[must_use]
+    pub fn waits_since(&self) -> Option<u64> {
+        self.waiting.front().map(|waiting| waiting.arrival)
+    }
+
+    /// It waits for its client or for approval, or is delayed.
+    #[must_use]
+    pub fn is_held(&self) -> bool {
+        self.waits
+    }
+
+    /// Its end was emitted.
+    #[must_use]
+    pub fn has_ended(&self) -> bool {
+        self.ended
+    }
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -209,6 +283,7 @@ impl Sequencer {
                     self.say(call, Said::End, at, spoken);
                 }
                 Fact::StatusChanged(status) if status.is_final() => {
+                    self.speak_rest(spoken);
                     self.speak(OutputKind::RunEnded(status), at, spoken);
                 }
                 Fact::StatusChanged(status) => self.speak(OutputKind::StatusChanged(status), at, spoken),
@@ -241,15 +316,15 @@ impl Sequencer {
         let arrival = self.arrivals;
         self.arrivals += 1;
         self.voice(call).waiting.push_back(Waiting { arrival, at, what });
-        match self.policy {
-            FloorPolicy::Interleaved => self.speak_waiting(call, spoken),
-            FloorPolicy::Arrival | FloorPolicy::Submission => self.pass_floor(spoken),
+        match self.policy.choose() {
+            None => self.speak_waiting(call, spoken),
+            Some(choose) => self.pass_floor(choose, spoken),
         }
     }
 
     /// Emits output of the call that has the floor, and passes the floor on as long as its holder has ended.
-    fn pass_floor(&mut self, spoken: &mut Vec<OutputEvent>) {
-        while let Some(call) = self.floor.or_else(|| self.next_speaker()) {
+    fn pass_floor(&mut self, choose: ChooseSpeaker, spoken: &mut Vec<OutputEvent>) {
+        while let Some(call) = self.floor.or_else(|| self.next_speaker(choose)) {
             self.floor = Some(call);
             self.speak_waiting(call, spoken);
             if !self.voice(call).ended {
@@ -259,21 +334,16 @@ impl Sequencer {
         }
     }
 
-    fn next_speaker(&self) -> Option<CallIndex> {
-        let index = match self.policy {
-            // The next call may have no output yet. Then the floor stays free, so that a client's answer to an
-            // earlier call need not wait for it.
-            FloorPolicy::Submission => {
-                let next = self.voices.iter().position(|voice| !voice.ended && !voice.waits)?;
-                self.voices.get(next).filter(|voice| !voice.waiting.is_empty()).map(|_| next)?
-            }
-            FloorPolicy::Arrival | FloorPolicy::Interleaved => {
-                let fronts = self.voices.iter().map(|voice| voice.waiting.front());
-                let waiting = fronts.enumerate().filter_map(|(index, front)| Some((front?.arrival, index)));
-                waiting.min()?.1
-            }
-        };
-        u16::try_from(index).ok().map(CallIndex)
+    fn next_speaker(&self, choose: ChooseSpeaker) -> Option<CallIndex> {
+        let call = choose(&self.voices)?;
+        self.voices.get(call.as_usize()).filter(|voice| !voice.waiting.is_empty()).map(|_| call)
+    }
+
+    /// All calls have ended, so nothing waits unless a policy passed a call over.
+    fn speak_rest(&mut self, spoken: &mut Vec<OutputEvent>) {
+        while let Some(call) = by_arrival(&self.voices) {
+            self.speak_waiting(call, spoken);
+        }
     }
 
     fn speak_waiting(&mut self, call: CallIndex, spoken: &mut Vec<OutputEvent>) {

@@ -9,7 +9,7 @@ use story::{
     output, refused, repeatable, run_cancel_requested, shared, speak, started,
 };
 use toolyard_run::FloorPolicy::{Arrival, Interleaved, Submission};
-use toolyard_run::{CallIndex, Event, FloorPolicy, OutputKind, Position};
+use toolyard_run::{AddedPolicy, CallIndex, Event, FloorPolicy, OutputKind, Position, Voice};
 
 const POLICIES: [FloorPolicy; 3] = [Arrival, Submission, Interleaved];
 
@@ -287,4 +287,44 @@ fn what_waited_keeps_the_time_at_which_it_was_stored() {
     let spoken = speak(&story.log, Arrival);
     let times: Vec<_> = spoken.iter().rev().take(3).map(|spoken| spoken.at).collect();
     assert_eq!(times, [START, START, story.now], "ended now, but what followed was stored long before");
+}
+
+/// The call that was accepted last and has something to say.
+fn last_first(voices: &[Voice]) -> Option<CallIndex> {
+    let waiting = voices.iter().zip(0..).filter(|(voice, _)| voice.waits_since().is_some());
+    waiting.last().map(|(_, index)| CallIndex(index))
+}
+
+#[test]
+fn a_policy_that_a_deployment_adds_chooses_the_speaker() {
+    let mut story = Story::of([repeatable("a"), repeatable("b"), repeatable("c")]);
+    story.tell_all([dispatched(0), dispatched(1), dispatched(2)]);
+    story.tell_all([output(0, 1, 0..1), output(1, 1, 0..1), output(2, 1, 0..1)]);
+    story.tell_all([completed(1, 1, 1), completed(2, 1, 1), completed(0, 1, 1)]);
+    let speakers = |policy| {
+        let spoken = story.floor(policy).into_iter();
+        spoken.filter_map(|said| said.strip_suffix(" speaks").map(str::to_owned)).collect::<Vec<_>>()
+    };
+    let names = |names: [&str; 3]| names.map(str::to_owned).to_vec();
+    let added = FloorPolicy::Added(AddedPolicy { name: "last-first", choose: last_first });
+    assert_eq!((speakers(added), speakers(Arrival)), (names(["0", "2", "1"]), names(["0", "1", "2"])));
+}
+
+#[test]
+fn whatever_a_policy_chooses_everything_is_said_once() {
+    let table: [(&'static str, fn(&[Voice]) -> Option<CallIndex>); 4] = [
+        ("nobody", |_| None),
+        ("a call that is not there", |_| Some(CallIndex(7))),
+        ("the first, whether it has ended or not", |_| Some(CallIndex(0))),
+        ("last first", last_first),
+    ];
+    let story = two_that_talk_at_once();
+    let sorted = |mut said: Vec<String>| {
+        said.sort();
+        said
+    };
+    for (name, choose) in table {
+        let said = story.floor(FloorPolicy::Added(AddedPolicy { name, choose }));
+        assert_eq!(sorted(said), sorted(story.floor(Arrival)), "{name}");
+    }
 }

@@ -9,8 +9,8 @@ use serde::Deserialize;
 
 use crate::confirm::{Confirm, Dangerous};
 use crate::outside::Outside;
-use crate::resolve::{KEEP, KEEP_UNKNOWN, RESOLVERS_MAX, Resolver, Resolvers};
-use crate::{HookPoint, Hooks, Misplaced, Placement, TIMEOUT, Tools};
+use crate::resolve::{KEEP, KEEP_UNKNOWN, ResolverPlacement, Resolvers};
+use crate::{HookPoint, Hooks, Misplaced, Placement, TIMEOUT};
 
 /// Why a file of hooks is invalid.
 #[derive(Debug, thiserror::Error)]
@@ -91,8 +91,10 @@ impl Hooks {
         for entry in hook {
             hooks = hooks.enter(entry).map_err(|fault| InvalidHooks::Hook { path: path.to_owned(), fault })?;
         }
-        let resolvers = resolvers(asked).map_err(|fault| InvalidHooks::Resolver { path: path.to_owned(), fault })?;
-        hooks.resolvers = Resolvers::new(resolvers);
+        for entry in asked {
+            let resolvers = with_resolver(hooks.resolvers, entry);
+            hooks.resolvers = resolvers.map_err(|fault| InvalidHooks::Resolver { path: path.to_owned(), fault })?;
+        }
         Ok(hooks)
     }
 
@@ -109,35 +111,16 @@ impl Hooks {
     }
 }
 
-fn resolvers(asked: Vec<Asked>) -> Result<Vec<Resolver>, Misplaced> {
-    let mut all: Vec<Resolver> = Vec::new();
-    for entry in asked {
-        let resolver = resolver(entry)?;
-        let misplaced = |reason: String| Misplaced { name: resolver.name.clone(), field: "name", reason };
-        if all.iter().any(|other| other.name == resolver.name) {
-            return Err(misplaced("another resolver has it".to_owned()));
-        }
-        if all.len() == RESOLVERS_MAX {
-            return Err(misplaced(format!("there are more than {RESOLVERS_MAX} resolvers")));
-        }
-        all.push(resolver);
-    }
-    Ok(all)
-}
-
-fn resolver(entry: Asked) -> Result<Resolver, Misplaced> {
+fn with_resolver(resolvers: Resolvers, entry: Asked) -> Result<Resolvers, Misplaced> {
     let Asked { name, tools, timeout_ms, keep_s, keep_unknown_s, command, url } = entry;
-    let misplaced = |(field, reason)| Misplaced { name: name.clone(), field, reason };
-    let resolver = Resolver {
-        tools: Tools::new(&tools).map_err(|error| misplaced(("tools", error.to_string())))?,
+    let outside = Outside::named(command, url);
+    let outside = outside.map_err(|(field, reason)| Misplaced { name: name.clone(), field, reason })?;
+    let placement = ResolverPlacement {
+        name,
+        tools,
         timeout: timeout_ms.map_or(TIMEOUT, Duration::from_millis),
         keep: keep_s.map_or(KEEP, Duration::from_secs),
         keep_unknown: keep_unknown_s.map_or(KEEP_UNKNOWN, Duration::from_secs),
-        outside: Outside::named(command, url).map_err(misplaced)?,
-        name: name.clone(),
     };
-    match resolver.fault() {
-        Some(fault) => Err(misplaced(fault)),
-        None => Ok(resolver),
-    }
+    resolvers.with(placement, outside)
 }

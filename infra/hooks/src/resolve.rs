@@ -2,6 +2,7 @@
 //! unknown or the resolver does not answer, so a name costs one request however many calls use it.
 
 use std::collections::{BTreeMap, HashMap};
+use std::pin::Pin;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -13,17 +14,18 @@ use serde_json::value::RawValue;
 use tokio::sync::{OnceCell, Semaphore};
 use tokio::time::Instant;
 
+use crate::contract::HookError;
 use crate::outside::Outside;
-use crate::{NAME_BYTES_MAX, TIMEOUT_MAX, Tools};
+use crate::{Misplaced, NAME_BYTES_MAX, TIMEOUT, TIMEOUT_MAX, Tools};
 
 /// Resolvers of one process, because each delays every name that those before it do not know.
-pub(crate) const RESOLVERS_MAX: usize = 16;
+const RESOLVERS_MAX: usize = 16;
 /// How long an answer is cached by default.
-pub(crate) const KEEP: Duration = Duration::from_secs(300);
+pub const KEEP: Duration = Duration::from_secs(300);
 /// How long an unknown name is cached by default. Short, because tools are added.
-pub(crate) const KEEP_UNKNOWN: Duration = Duration::from_secs(30);
+pub const KEEP_UNKNOWN: Duration = Duration::from_secs(30);
 /// The longest configurable value.
-pub(crate) const KEEP_MAX: Duration = Duration::from_secs(24 * 3600);
+pub const KEEP_MAX: Duration = Duration::from_secs(24 * 3600);
 /// How long a missing answer is cached, so that not every call waits for a resolver that is away.
 const KEEP_FAILURE: Duration = Duration::from_secs(5);
 /// Cached names. Bounded, because models invent names.
@@ -62,6 +64,58 @@ impl Resolution {
 /// The result for a name: its resolution, unknown, or why it could not be resolved.
 pub type Resolved = Result<Option<Arc<Resolution>>, Arc<str>>;
 
+/// A resolver in this process.
+///
+/// It should be quick, because calls of the name wait for it. Its future is dropped at its timeout.
+pub trait Resolve: Send + Sync + 'static {
+    /// Resolves a name that no worker hosts; `None` if it is unknown.
+    ///
+    /// # Errors
+    /// If there is no answer. Then calls of the name are refused.
+    fn resolve(
+        &self,
+        tool: &ToolName,
+        tenant: Option<&TenantId>,
+    ) -> impl Future<Output = Result<Option<Resolution>, HookError>> + Send;
+}
+
+/// The settings of a resolver.
+#[derive(Debug, Clone)]
+pub struct ResolverPlacement {
+    /// Its name for logs and errors; 1 to 64 bytes, unique.
+    pub name: String,
+    /// Names of tools, `*` matches any characters; empty for all names.
+    pub tools: Vec<String>,
+    /// Its timeout; [`TIMEOUT`] unless set, at most [`TIMEOUT_MAX`].
+    pub timeout: Duration,
+    /// How long an answer is cached; [`KEEP`] unless set, at most [`KEEP_MAX`].
+    pub keep: Duration,
+    /// How long an unknown name is cached; [`KEEP_UNKNOWN`] unless set, at most [`KEEP_MAX`].
+    pub keep_unknown: Duration,
+}
+
+impl ResolverPlacement {
+    #[must_use]
+    pub fn new(name: impl Into<String>) -> Self {
+        let (name, tools, timeout) = (name.into(), Vec::new(), TIMEOUT);
+        Self { name, tools, timeout, keep: KEEP, keep_unknown: KEEP_UNKNOWN }
+    }
+
+    /// Why it is invalid, and which field.
+    fn fault(&self) -> Option<(&'static str, String)> {
+        if self.name.is_empty() || self.name.len() > NAME_BYTES_MAX {
+            return Some(("name", format!("must be 1 to {NAME_BYTES_MAX} bytes")));
+        }
+        if self.timeout.is_zero() || self.timeout > TIMEOUT_MAX {
+            return Some(("timeout_ms", format!("must be 1 to {}", TIMEOUT_MAX.as_millis())));
+        }
+        let longest = |field, keep: Duration| {
+            (keep > KEEP_MAX).then(|| (field, format!("must be at most {}", KEEP_MAX.as_secs())))
+        };
+        longest("keep_s", self.keep).or_else(|| longest("keep_unknown_s", self.keep_unknown))
+    }
+}
+
 /// The resolvers of a process, in their order. Cheap to clone.
 #[derive(Debug, Clone, Default)]
 pub struct Resolvers(Arc<Shared>);
@@ -77,49 +131,74 @@ struct Shared {
 /// An answer and when it expires; empty while the request is open.
 type Kept = Arc<OnceCell<(Resolved, Instant)>>;
 
-#[derive(Debug)]
-pub(crate) struct Resolver {
-    pub(crate) name: String,
-    pub(crate) tools: Tools,
-    pub(crate) timeout: Duration,
-    pub(crate) keep: Duration,
-    pub(crate) keep_unknown: Duration,
-    pub(crate) outside: Outside,
+#[derive(Debug, Clone)]
+struct Resolver {
+    placement: ResolverPlacement,
+    tools: Tools,
+    link: Arc<dyn Link>,
 }
 
 impl Resolver {
-    /// Why it is invalid, and which field.
-    pub(crate) fn fault(&self) -> Option<(&'static str, String)> {
-        if self.name.is_empty() || self.name.len() > NAME_BYTES_MAX {
-            return Some(("name", format!("must be 1 to {NAME_BYTES_MAX} bytes")));
-        }
-        if self.timeout.is_zero() || self.timeout > TIMEOUT_MAX {
-            return Some(("timeout_ms", format!("must be 1 to {}", TIMEOUT_MAX.as_millis())));
-        }
-        let longest = |field, keep: Duration| {
-            (keep > KEEP_MAX).then(|| (field, format!("must be at most {}", KEEP_MAX.as_secs())))
-        };
-        longest("keep_s", self.keep).or_else(|| longest("keep_unknown_s", self.keep_unknown))
-    }
-
     async fn ask(&self, tool: &ToolName, tenant: Option<&TenantId>) -> Resolved {
-        let question = Question { event: "resolve_tool", tool: tool.as_str(), tenant: tenant.map(TenantId::as_str) };
-        let question = serde_json::to_vec(&question).map(Bytes::from).unwrap_or_default();
-        let answered = match tokio::time::timeout(self.timeout, self.outside.answer(question)).await {
-            Ok(Ok(answer)) => resolution(&answer),
-            Ok(Err(why)) => Err(why.to_string()),
-            Err(_) => Err(format!("it did not answer within {:?}", self.timeout)),
+        let ResolverPlacement { name, timeout, .. } = &self.placement;
+        let answered = match tokio::time::timeout(*timeout, self.link.resolve(tool, tenant)).await {
+            Ok(answered) => answered.map_err(|why| why.to_string()),
+            Err(_) => Err(format!("it did not answer within {timeout:?}")),
         };
         answered.map(|known| known.map(Arc::new)).map_err(|why| {
-            tracing::warn!(resolver = self.name, %tool, why, "a resolver failed");
-            format!("resolver {} failed: {why}", self.name).into()
+            tracing::warn!(resolver = name, %tool, why, "a resolver failed");
+            format!("resolver {name} failed: {why}").into()
         })
     }
 }
 
+/// A [`Resolve`] with its type erased.
+trait Link: Send + Sync {
+    fn resolve<'a>(&'a self, tool: &'a ToolName, tenant: Option<&'a TenantId>) -> Resolving<'a>;
+}
+
+type Resolving<'a> = Pin<Box<dyn Future<Output = Result<Option<Resolution>, HookError>> + Send + 'a>>;
+
+impl<R: Resolve> Link for R {
+    fn resolve<'a>(&'a self, tool: &'a ToolName, tenant: Option<&'a TenantId>) -> Resolving<'a> {
+        Box::pin(Resolve::resolve(self, tool, tenant))
+    }
+}
+
+impl std::fmt::Debug for dyn Link {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("a resolver")
+    }
+}
+
+impl Resolve for Outside {
+    async fn resolve(&self, tool: &ToolName, tenant: Option<&TenantId>) -> Result<Option<Resolution>, HookError> {
+        let question = Question { event: "resolve_tool", tool: tool.as_str(), tenant: tenant.map(TenantId::as_str) };
+        let question = serde_json::to_vec(&question).map(Bytes::from).unwrap_or_default();
+        resolution(&self.answer(question).await?).map_err(HookError::new)
+    }
+}
+
 impl Resolvers {
-    pub(crate) fn new(list: Vec<Resolver>) -> Self {
-        Self(Arc::new(Shared { list, kept: Mutex::default(), asking: Mutex::default() }))
+    /// Appends a resolver.
+    ///
+    /// # Errors
+    /// If its settings are invalid.
+    pub fn with(self, placement: ResolverPlacement, resolver: impl Resolve) -> Result<Self, Misplaced> {
+        let misplaced = |field, reason: String| Misplaced { name: placement.name.clone(), field, reason };
+        if let Some((field, reason)) = placement.fault() {
+            return Err(misplaced(field, reason));
+        }
+        if self.0.list.iter().any(|other| other.placement.name == placement.name) {
+            return Err(misplaced("name", "another resolver has it".to_owned()));
+        }
+        if self.0.list.len() == RESOLVERS_MAX {
+            return Err(misplaced("name", format!("there are more than {RESOLVERS_MAX} resolvers")));
+        }
+        let tools = Tools::new(&placement.tools).map_err(|error| misplaced("tools", error.to_string()))?;
+        let mut list = self.0.list.clone();
+        list.push(Resolver { placement, tools, link: Arc::new(resolver) });
+        Ok(Self(Arc::new(Shared { list, ..Shared::default() })))
     }
 
     /// Whether there are resolvers.
@@ -180,10 +259,10 @@ impl Resolvers {
     async fn ask(&self, tool: &ToolName, tenant: Option<&TenantId>) -> (Resolved, Instant) {
         let mut keep_unknown = KEEP_MAX;
         for resolver in self.0.list.iter().filter(|resolver| resolver.tools.have(tool, None)) {
-            keep_unknown = keep_unknown.min(resolver.keep_unknown);
+            keep_unknown = keep_unknown.min(resolver.placement.keep_unknown);
             let keep = match resolver.ask(tool, tenant).await {
                 Ok(None) => continue,
-                known @ Ok(Some(_)) => (known, resolver.keep),
+                known @ Ok(Some(_)) => (known, resolver.placement.keep),
                 failed @ Err(_) => (failed, KEEP_FAILURE),
             };
             return (keep.0, Instant::now() + keep.1);

@@ -88,7 +88,7 @@ impl Drive {
     async fn execute(&mut self, at: usize, asking: u32) -> Result<(String, Messages), Status> {
         let run = Some(self.request(asking));
         let (floor_policy, limit) = (self.plan.policy.into(), self.open_limit());
-        let request = v1::ExecuteRunRequest { run, floor_policy };
+        let request = v1::ExecuteRunRequest { run, floor_policy, ..v1::ExecuteRunRequest::default() };
         let stream = self.load.door.ask_once(&mut self.seed, at, limit, |mut runs| {
             let request = request.clone();
             async move { runs.execute_run(request).await }

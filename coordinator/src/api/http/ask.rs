@@ -155,10 +155,11 @@ impl Ask {
         }
     }
 
-    /// Removes `floor_policy` from the query of a request whose other fields are in the body.
-    pub(crate) fn take_floor_policy(&mut self) -> Result<i32, Problem> {
+    /// Removes `floor_policy` and `floor_policy_name` from the query of a request whose other fields are in the body.
+    pub(crate) fn take_floor_policy(&mut self) -> Result<(i32, String), Problem> {
         const NAME: &str = "floor_policy";
-        let (given, others) = std::mem::take(&mut self.query).into_iter().partition(|(name, _)| name == NAME);
+        let is_floor = |name: &str| name == NAME || name == "floor_policy_name";
+        let (given, others) = std::mem::take(&mut self.query).into_iter().partition(|(name, _)| is_floor(name));
         self.query = others;
         let given: Vec<(String, String)> = given;
         if !given.is_empty() && !self.wants_events() {
@@ -168,7 +169,7 @@ impl Ask {
         let given = given.iter().map(|(name, value)| (name.as_str(), value.as_str()));
         let watch: v1::WatchRunRequest = json::read_fields(given)
             .map_err(|error| Problem::malformed(Place::Parameter(NAME.to_owned()), error.to_string()))?;
-        Ok(watch.floor_policy)
+        Ok((watch.floor_policy, watch.floor_policy_name))
     }
 
     /// Removes `on_disconnect` from the query of a request whose other fields are in the body. Returns whether its run

@@ -54,7 +54,8 @@ pub(super) async fn batch(api: Api, ask: Ask) -> Result<Response, Problem> {
         Some(Box::pin(shared::add(&api, &terms.options, calls.clone(), floor_policy)).await.map_err(problem)?)
     } else {
         let run = Some(v1::CreateRunRequest { calls: calls.clone(), ..terms.options.run.clone() });
-        let request = v1::ExecuteRunRequest { run, floor_policy: floor_policy.into() };
+        let request =
+            v1::ExecuteRunRequest { run, floor_policy: floor_policy.into(), ..v1::ExecuteRunRequest::default() };
         Some(Box::pin(api.execute_run(request)).await.map_err(problem)?)
     };
     let Terms { turn, dangling, is_of_model, options, wait, .. } = terms;

@@ -274,8 +274,8 @@ async fn watch(api: &Api, of: SharedRun) -> Result<Box<Reader>, Wrong> {
 
 /// Reads what a request presents of a run, from its beginning.
 async fn watch_by(api: &Api, of: SharedRun, policy: v1::FloorPolicy) -> Result<Box<Reader>, Wrong> {
-    let floor_policy = policy.into();
-    let request = v1::WatchRunRequest { run_id: of.run.to_string(), after_sequence: None, floor_policy };
+    let (run_id, floor_policy) = (of.run.to_string(), policy.into());
+    let request = v1::WatchRunRequest { run_id, floor_policy, ..v1::WatchRunRequest::default() };
     let mut reader = api.watch_run(request).await?;
     of.share.into_iter().for_each(|share| reader.narrow(share.places()));
     Ok(reader)

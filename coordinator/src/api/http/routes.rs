@@ -189,12 +189,12 @@ pub(crate) const OPERATIONS: &[Operation] = &[
 
 /// Accepts calls as a run. The answer is the accepted run, or its output if the client accepts events.
 async fn create_run(api: Api, mut ask: Ask) -> Answered {
-    let (floor_policy, cancels) = (ask.take_floor_policy()?, ask.take_on_disconnect()?);
+    let ((floor_policy, floor_policy_name), cancels) = (ask.take_floor_policy()?, ask.take_on_disconnect()?);
     let mut run: v1::CreateRunRequest = ask.read()?;
     run.request_id = ask.request_id(run.request_id)?;
     let may_be_repeated = !run.request_id.is_empty();
     if ask.wants_events() {
-        let request = v1::ExecuteRunRequest { run: Some(run), floor_policy };
+        let request = v1::ExecuteRunRequest { run: Some(run), floor_policy, floor_policy_name };
         let reader = api.execute_run(request).await.map_err(|error| ask.problem(error))?;
         let abandoned = || Abandoned::new(&api.abandoned, &api.runs, (reader.run().id(), Vec::new()));
         let abandoned = (cancels && !may_be_repeated).then(abandoned);

@@ -159,7 +159,8 @@ async fn opened(
     let tools = if attaches_only { vec![terms.tool.to_string()] } else { Vec::new() };
     let run = v1::CreateRunRequest { calls: vec![call], request_id, tools, ..v1::CreateRunRequest::default() };
     let policy = v1::FloorPolicy::Interleaved.into();
-    let opening = api.execute_run(v1::ExecuteRunRequest { run: Some(run), floor_policy: policy });
+    let request = v1::ExecuteRunRequest { run: Some(run), floor_policy: policy, ..v1::ExecuteRunRequest::default() };
+    let opening = api.execute_run(request);
     // Not in the call's metadata: a repeated request has another span, and is the same request nevertheless.
     Ok(match traced {
         Some(traced) => Box::pin(trace::scope(traced.context(), opening)).await?,
@@ -201,7 +202,8 @@ pub(super) async fn resumed(api: Api, client: Client, event: &str) -> Result<Res
 
 async fn watched(api: &Api, client: &Client, id: Box<RawValue>, run: RunId) -> Result<Following, RpcError> {
     let policy = v1::FloorPolicy::Interleaved.into();
-    let request = v1::WatchRunRequest { run_id: run.to_string(), after_sequence: None, floor_policy: policy };
+    let request =
+        v1::WatchRunRequest { run_id: run.to_string(), floor_policy: policy, ..v1::WatchRunRequest::default() };
     let reader = api.watch_run(request).await?;
     Ok(Following::new(api.clone(), client.clone(), id, reader))
 }

@@ -375,7 +375,8 @@ fn is_log(event: &v1::RunEvent) -> bool {
 /// The outcome of a call that has ended, read from the log.
 pub(super) async fn outcome(api: &Api, client: &Client, run: RunId) -> Result<Ended, RpcError> {
     let policy = v1::FloorPolicy::Interleaved.into();
-    let request = v1::WatchRunRequest { run_id: run.to_string(), after_sequence: None, floor_policy: policy };
+    let request =
+        v1::WatchRunRequest { run_id: run.to_string(), floor_policy: policy, ..v1::WatchRunRequest::default() };
     let mut reader = api.watch_run(request).await?;
     let mut heard = Heard::default();
     while !heard.has_ended(MAIN) {

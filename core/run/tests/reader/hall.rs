@@ -52,7 +52,7 @@ impl Hall {
                         let is_due = |before| is_pooled(run, before) && !self.held.contains(&before);
                         assert!(!{ before }.any(is_due), "{call} is not the next");
                     }
-                    FloorPolicy::Interleaved => {}
+                    FloorPolicy::Interleaved | FloorPolicy::Added(_) => {}
                 }
             }
             OutputKind::Output { attempt, .. } => self.said(attempt.call, Waiting::Output),

@@ -17,9 +17,10 @@ use tonic::service::interceptor::InterceptedService;
 use tonic::transport::Channel;
 use tonic::{Code, Response, Status};
 
+use crate::call_stream::CallEvent;
 use crate::connection::{Connection, Key};
 use crate::error::{Error, reason_code};
-use crate::watch::Watch;
+use crate::watch::{Floor, Watch};
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 /// A coordinator whose machine died sends nothing; after these two times its stream counts as broken.
@@ -35,6 +36,9 @@ const PATIENCE: Duration = Duration::from_secs(60);
 const NOTICED: Duration = Duration::from_secs(3);
 const RETRY_FIRST: Duration = Duration::from_millis(50);
 const RETRY_LONGEST: Duration = Duration::from_secs(2);
+
+/// The id of the call of a run of its own, as the coordinator would make it.
+const ONLY_CALL: &str = "call_0";
 
 /// The connection, which adds the caller's key to every request.
 type Transport = InterceptedService<Channel, Key>;
@@ -431,8 +435,28 @@ impl Client {
     /// # Errors
     /// If the coordinator refuses the request or cannot be reached.
     pub async fn execute(&self, request: impl Into<v1::ExecuteRunRequest>) -> Result<Watch, Error> {
-        let stream = self.runs.clone().execute_run(request.into()).await.map_err(|status| self.error(status))?;
-        Ok(Watch::executing(self.clone(), stream.into_inner()))
+        let request = request.into();
+        let floor = Floor { policy: request.floor_policy, name: request.floor_policy_name.clone() };
+        let stream = self.runs.clone().execute_run(request).await.map_err(|status| self.error(status))?;
+        Ok(Watch::executing(self.clone(), stream.into_inner(), floor))
+    }
+
+    /// Executes one call as a run of its own and returns its output piece by piece. If its tool does not stream, the
+    /// call is not executed: it ends with `STREAMING_UNSUPPORTED`.
+    ///
+    /// # Errors
+    /// If the coordinator refuses the request or cannot be reached.
+    pub async fn stream_call(
+        &self,
+        mut call: v1::NewCall,
+    ) -> Result<impl Stream<Item = Result<CallEvent, Error>> + Send + use<>, Error> {
+        if call.call_id.is_empty() {
+            ONLY_CALL.clone_into(&mut call.call_id);
+        }
+        let call_id = call.call_id.clone();
+        let calls = vec![v1::NewCall { stream: true, ..call }];
+        let watch = self.execute(v1::CreateRunRequest { calls, ..v1::CreateRunRequest::default() }).await?;
+        Ok(watch.of_call(call_id))
     }
 
     /// Accepts calls as a run, without following it. Give it a `request_id`, because it may be sent several times.
@@ -452,6 +476,18 @@ impl Client {
     /// # Errors
     /// If the coordinator refuses the request or cannot be reached.
     pub async fn watch(&self, run_id: &str, after: Option<u64>, floor: v1::FloorPolicy) -> Result<Watch, Error> {
+        self.watch_in(run_id, after, Floor { policy: floor.into(), name: String::new() }).await
+    }
+
+    /// As [`Self::watch`], in the order of a floor policy that the deployment adds to its coordinators.
+    ///
+    /// # Errors
+    /// As [`Self::watch`], and if the coordinator has no policy of the name.
+    pub async fn watch_by_name(&self, run_id: &str, after: Option<u64>, floor: &str) -> Result<Watch, Error> {
+        self.watch_in(run_id, after, Floor { name: floor.to_owned(), ..Floor::default() }).await
+    }
+
+    async fn watch_in(&self, run_id: &str, after: Option<u64>, floor: Floor) -> Result<Watch, Error> {
         let mut watch = Watch::of_run(self.clone(), run_id, after, floor);
         watch.open().await.map_err(|status| self.error(status))?;
         Ok(watch)

@@ -26,8 +26,9 @@
 //!
 //! [`Watch`] gives each event of a run once and in order. If a connection breaks, or its coordinator shuts down, it
 //! connects again and continues after the last event. [`Transcript`] is the state of a run's calls after any number of
-//! events; it removes output that a retry has withdrawn. Requests that may be repeated without harm are retried for 60
-//! s while the coordinator is away.
+//! events; it removes output that a retry has withdrawn. [`Client::stream_call`] executes one call of a tool that
+//! streams and returns its output as a stream of [`CallEvent`]s. Requests that may be repeated without harm are retried
+//! for 60 s while the coordinator is away.
 //!
 //! [`NestedWatch`] follows the runs that calls make, as agents do, together with the run of these calls.
 //!
@@ -37,6 +38,7 @@
 
 pub mod agent;
 
+mod call_stream;
 mod client;
 mod connection;
 mod error;
@@ -48,6 +50,7 @@ mod transcript;
 mod watch;
 
 pub use bytes::Bytes;
+pub use call_stream::CallEvent;
 pub use client::Client;
 pub use connection::Connection;
 pub use error::{Error, metadata, reason, reason_code, retry_after};

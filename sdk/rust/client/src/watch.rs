@@ -12,7 +12,7 @@ use crate::error::Error;
 #[derive(Debug)]
 pub struct Watch {
     client: Client,
-    floor: v1::FloorPolicy,
+    floor: Floor,
     /// Empty until the first event of a new run names it.
     run_id: String,
     /// The sequence number of the last event that was given out.
@@ -20,6 +20,14 @@ pub struct Watch {
     messages: Messages,
     /// Counts from the moment in which the connection was lost.
     backoff: Option<Backoff>,
+}
+
+/// The order of the output.
+#[derive(Debug, Default)]
+pub(crate) struct Floor {
+    pub(crate) policy: i32,
+    /// One that the deployment adds, in place of `policy`.
+    pub(crate) name: String,
 }
 
 #[derive(Debug)]
@@ -34,13 +42,12 @@ enum Messages {
 type Parts = (Vec<v1::RunEvent>, Option<v1::StreamEnd>);
 
 impl Watch {
-    pub(crate) fn executing(client: Client, stream: Streaming<v1::ExecuteRunResponse>) -> Self {
+    pub(crate) fn executing(client: Client, stream: Streaming<v1::ExecuteRunResponse>, floor: Floor) -> Self {
         let messages = Messages::Execute(Box::new(stream));
-        let floor = v1::FloorPolicy::Unspecified;
         Self { client, floor, run_id: String::new(), last: None, messages, backoff: None }
     }
 
-    pub(crate) fn of_run(client: Client, run_id: &str, after: Option<u64>, floor: v1::FloorPolicy) -> Self {
+    pub(crate) fn of_run(client: Client, run_id: &str, after: Option<u64>, floor: Floor) -> Self {
         Self { client, floor, run_id: run_id.to_owned(), last: after, messages: Messages::Broken, backoff: None }
     }
 
@@ -119,7 +126,8 @@ impl Watch {
         let request = v1::WatchRunRequest {
             run_id: self.run_id.clone(),
             after_sequence: self.last,
-            floor_policy: self.floor.into(),
+            floor_policy: self.floor.policy,
+            floor_policy_name: self.floor.name.clone(),
         };
         let stream = self.client.runs.watch_run(request).await?;
         self.messages = Messages::Watch(Box::new(stream.into_inner()));

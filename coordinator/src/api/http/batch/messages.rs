@@ -28,7 +28,7 @@ pub(in crate::api::http) async fn messages(api: Api, ask: Ask) -> Result<Respons
     })?;
     let id = ask.path.iter().find(|(name, _)| name == "run_id").map_or("", |(_, value)| value).to_owned();
     let floor_policy = v1::FloorPolicy::Interleaved.into();
-    let request = v1::WatchRunRequest { run_id: id, after_sequence: None, floor_policy };
+    let request = v1::WatchRunRequest { run_id: id, floor_policy, ..v1::WatchRunRequest::default() };
     let reader = api.watch_run(request).await.map_err(|error| ask.problem(error))?;
     let mut waiting = Waiting::new(api, reader, Instant::now() + wanted.wait);
     let known = waiting.caught_up().await.map_err(|error| ask.problem(error))?;

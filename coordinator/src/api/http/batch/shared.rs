@@ -41,8 +41,8 @@ pub(in crate::api::http) async fn add(
         .parse()
         .map_err(|error: run::InvalidId| ApiError::malformed("run_id", format!("run: {error}")))?;
     if options.of_new_run() {
-        let message = "the run is there already: of the options only request_tools, files, approve and context can be \
-            given to the calls that are added; the call ids make a repeated request safe";
+        let message = "the run is there already: of the options only calls, request_tools, files, approve and context \
+            can be given to the calls that are added; the call ids make a repeated request safe";
         return Err(ApiError::malformed("", message.to_owned()));
     }
     // The answer is the output of the run, so nothing is added for a caller who may not read it.
@@ -56,8 +56,8 @@ pub(in crate::api::http) async fn add(
         let run = api.runs.known(run_id).await?.run;
         add_new(api, &run, options, &calls).await?;
     }
-    let watched =
-        v1::WatchRunRequest { run_id: options.run_id.clone(), after_sequence: None, floor_policy: floor_policy.into() };
+    let (run_id, floor_policy) = (options.run_id.clone(), floor_policy.into());
+    let watched = v1::WatchRunRequest { run_id, floor_policy, ..v1::WatchRunRequest::default() };
     api.watch_run(watched).await
 }
 
@@ -71,7 +71,11 @@ async fn add_new(api: &Api, run: &Run, options: &Options, calls: &[v1::NewCall])
     if !new.is_empty() {
         // Only calls that are added can be approved with the request.
         approve.retain(|id| !there.iter().any(|call| call.call_id == *id));
-        let calls = new.into_iter().map(|call| v1::NewCall { context: context.clone(), ..call }).collect();
+        let with_context = |call: v1::NewCall| match call.context.is_empty() {
+            true => v1::NewCall { context: context.clone(), ..call },
+            false => call,
+        };
+        let calls = new.into_iter().map(with_context).collect();
         let run_id = run.id().to_string();
         Box::pin(api.append_calls(v1::AppendCallsRequest { run_id, calls, request_tools, files, approve })).await?;
     }

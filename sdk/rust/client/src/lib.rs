@@ -29,11 +29,13 @@
 //! events; it removes output that a retry has withdrawn. Requests that may be repeated without harm are retried for 60
 //! s while the coordinator is away.
 //!
+//! [`turn`] executes the calls of a model's message in the form of its vendor, and makes the messages that answer it.
 //! [`agent`] keeps the loop of an agent in the log: what the model said, and what its calls answered.
 
 #![warn(missing_docs, unnameable_types)]
 
 pub mod agent;
+pub mod turn;
 
 mod client;
 mod connection;

@@ -34,9 +34,8 @@ enum Messages {
 type Parts = (Vec<v1::RunEvent>, Option<v1::StreamEnd>);
 
 impl Watch {
-    pub(crate) fn executing(client: Client, stream: Streaming<v1::ExecuteRunResponse>) -> Self {
+    pub(crate) fn executing(client: Client, stream: Streaming<v1::ExecuteRunResponse>, floor: v1::FloorPolicy) -> Self {
         let messages = Messages::Execute(Box::new(stream));
-        let floor = v1::FloorPolicy::Unspecified;
         Self { client, floor, run_id: String::new(), last: None, messages, backoff: None }
     }
 
@@ -73,6 +72,17 @@ impl Watch {
                 Err(status) => return Err(self.client.error(status)),
             }
         }
+    }
+
+    /// Whose output is shown when.
+    pub(crate) fn floor(&self) -> v1::FloorPolicy {
+        self.floor
+    }
+
+    /// The run's id; empty before the first event of a new run.
+    #[must_use]
+    pub fn run_id(&self) -> &str {
+        &self.run_id
     }
 
     fn take(&mut self, (events, end): Parts) -> Vec<v1::RunEvent> {

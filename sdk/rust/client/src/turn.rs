@@ -47,6 +47,9 @@ pub struct Turn {
     running: Option<(Client, Watch)>,
     /// How many bytes the messages may still have inline.
     room_bytes: u64,
+    /// Events that were read and not given out, because stored parts of their results are being read.
+    fetched: Option<Vec<v1::RunEvent>>,
+    stored: Vec<v1::Object>,
 }
 
 /// Why a turn is not executed.
@@ -75,6 +78,8 @@ impl Turn {
             heard: Heard::default(),
             running: None,
             room_bytes: INLINE_BYTES_OF_TURN_MAX,
+            fetched: None,
+            stored: Vec::new(),
         };
         for call in &read.turn.calls {
             if let Err(why) = read.arguments(call) {
@@ -134,31 +139,37 @@ impl Turn {
         Ok(())
     }
 
-    /// The next events of the run, at least one; `None` once it has ended, or if nothing is executed. Cancel safe,
-    /// except that events are lost to the caller, not to the messages, while stored images are read.
+    /// The next events of the run, at least one; `None` once it has ended, or if nothing is executed. Cancel safe: if it
+    /// is dropped while it waits, no event is lost.
     ///
     /// # Errors
     /// As [`Watch::next`].
     pub async fn next(&mut self) -> Result<Option<Vec<v1::RunEvent>>, Error> {
+        if self.fetched.is_none() {
+            let Some(events) = self.fetch().await? else { return Ok(None) };
+            events.iter().for_each(|event| self.heard.take(event));
+            self.stored.extend(events.iter().flat_map(stored).cloned());
+            self.fetched = Some(events);
+        }
+        while let Some(object) = self.stored.last().cloned() {
+            self.inline(object).await?;
+            self.stored.pop();
+        }
+        Ok(self.fetched.take())
+    }
+
+    async fn fetch(&mut self) -> Result<Option<Vec<v1::RunEvent>>, Error> {
         let Some((client, watch)) = &mut self.running else { return Ok(None) };
-        let events = match watch.next().await {
+        match watch.next().await {
             // The connection broke before the run was known, and the request id finds it.
             Err(Error::RunUnknown) if !self.options.request_id.is_empty() => {
                 let (client, floor) = (client.clone(), watch.floor());
                 let run = v1::CreateRunRequest { calls: self.executed(), ..self.options.clone() };
-                let mut watch = created(&client, run, floor).await?;
-                let events = watch.next().await?;
-                self.running = Some((client, watch));
-                events
+                let watch = created(&client, run, floor).await?;
+                self.running.insert((client, watch)).1.next().await
             }
-            events => events?,
-        };
-        let Some(events) = events else { return Ok(None) };
-        events.iter().for_each(|event| self.heard.take(event));
-        for object in events.iter().flat_map(stored) {
-            self.inline(object).await?;
+            events => events,
         }
-        Ok(Some(events))
     }
 
     /// The messages that answer the turn, as the vendor's API takes them after it: of the calls that have ended so far.
@@ -204,7 +215,7 @@ impl Turn {
 
     /// Reads a stored image or document, so that the messages have it inline. One that is gone, or that the caller may
     /// not read, stays a reference.
-    async fn inline(&mut self, object: &v1::Object) -> Result<(), Error> {
+    async fn inline(&mut self, object: v1::Object) -> Result<(), Error> {
         let Some((client, _)) = self.running.as_ref().filter(|_| object.size_bytes <= INLINE_BYTES_MAX) else {
             return Ok(());
         };
@@ -219,7 +230,7 @@ impl Turn {
             bytes.extend_from_slice(&piece);
         }
         self.room_bytes = left;
-        self.heard.keep(object.object_id.clone(), bytes.into());
+        self.heard.keep(object.object_id, bytes.into());
         Ok(())
     }
 }

@@ -1,6 +1,8 @@
 //! The client: requests and events are JSON, as the HTTP API has them.
 
+use std::pin::pin;
 use std::sync::Arc;
+use std::task::Poll;
 
 use ::client::turn::{Form, PassedOver, Turn as ModelTurn};
 use ::client::{Connection, Watch as RunWatch};
@@ -12,7 +14,7 @@ use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use serde::Deserialize;
 use serde_json::json as value;
-use tokio::sync::Mutex;
+use tokio::sync::{Mutex, Notify};
 
 use crate::settle::{Failure, Reply, settle};
 
@@ -146,7 +148,11 @@ impl Watch {
 
 /// A model's message, whose calls are executed.
 #[pyclass(frozen)]
-pub(crate) struct Turn(Arc<Mutex<ModelTurn>>);
+pub(crate) struct Turn {
+    turn: Arc<Mutex<ModelTurn>>,
+    /// Somebody wants to look at the turn while its next event is awaited.
+    wanted: Arc<Notify>,
+}
 
 #[pymethods]
 impl Turn {
@@ -158,12 +164,12 @@ impl Turn {
         let options = json::read(options, &[]).map_err(|error| wrong(&error))?;
         let turn = ModelTurn::read(message, form, options)
             .map_err(|error| PyValueError::new_err(format!("the model's message cannot be read: {error}")))?;
-        Ok(Self(Arc::new(Mutex::new(turn))))
+        Ok(Self { turn: Arc::new(Mutex::new(turn)), wanted: Arc::default() })
     }
 
     /// The form, the calls, and the refused ones, as JSON.
     fn about(&self) -> PyResult<String> {
-        let turn = self.0.try_lock().map_err(|_| PyValueError::new_err("the turn is being read"))?;
+        let turn = self.turn.try_lock().map_err(|_| PyValueError::new_err("the turn is being read"))?;
         let call = |call: &::client::turn::Call| value!({ "call_id": call.id, "name": call.name, "refused": turn.refusal(&call.id) });
         let calls: Vec<_> = turn.calls().iter().map(call).collect();
         let passed = turn.passed_over().iter();
@@ -173,7 +179,7 @@ impl Turn {
 
     /// Has the calls executed.
     fn start(&self, client: &Client, floor: &str, done: Py<PyAny>) -> PyResult<()> {
-        let (turn, client, floor) = (Arc::clone(&self.0), client.0.clone(), floor_of(floor)?);
+        let (turn, client, floor) = (Arc::clone(&self.turn), client.0.clone(), floor_of(floor)?);
         settle(done, async move {
             turn.lock().await.start(&client, floor).await?;
             Ok(Reply::Nothing)
@@ -182,15 +188,33 @@ impl Turn {
 
     /// The next events as a JSON list; `None` at the end.
     fn next(&self, done: Py<PyAny>) -> PyResult<()> {
-        let turn = Arc::clone(&self.0);
-        settle(done, async move { Ok(events(turn.lock().await.next().await?)) })
+        let (turn, wanted) = (Arc::clone(&self.turn), Arc::clone(&self.wanted));
+        settle(done, async move {
+            loop {
+                let mut turn = turn.lock().await;
+                // It may be dropped while it waits; then those that want to look come first.
+                tokio::select! {
+                    biased;
+                    next = turn.next() => return Ok(events(next?)),
+                    () = wanted.notified() => {}
+                }
+            }
+        })
     }
 
     /// The messages that answer the calls which have ended, as a JSON list, and whether all have.
     fn messages(&self, done: Py<PyAny>) -> PyResult<()> {
-        let turn = Arc::clone(&self.0);
+        let (turn, wanted) = (Arc::clone(&self.turn), Arc::clone(&self.wanted));
         settle(done, async move {
-            let turn = turn.lock().await;
+            // In the queue for the lock first, so that the one who gives it away does not take it again before.
+            let mut locking = pin!(turn.lock());
+            let turn = match futures::poll!(locking.as_mut()) {
+                Poll::Ready(turn) => turn,
+                Poll::Pending => {
+                    wanted.notify_one();
+                    locking.await
+                }
+            };
             Ok(Reply::Text(value!({ "messages": turn.messages(), "complete": turn.is_answered() }).to_string()))
         })
     }

@@ -211,9 +211,8 @@ class _Async(Execution):
             made = self.tool.function(**self.arguments())
             value = await (self._stream(made) if self.tool.kind is Kind.ASYNC_STREAM else made)
         except BaseException as error:
+            # Also `sys.exit`, which would end the event loop, and so the calls of all others.
             self.fail(error)
-            if isinstance(error, (KeyboardInterrupt, SystemExit)):
-                raise
         else:
             self.complete(value)
 

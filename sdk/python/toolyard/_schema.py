@@ -6,7 +6,7 @@ import inspect
 import types
 import typing
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, is_dataclass
 from typing import Any, get_args, get_origin
 
@@ -108,10 +108,12 @@ def _unfit(error: pydantic.ValidationError) -> _Unfit:
     return unfit
 
 
-def read_function(function: Callable[..., Any], name: str, description: str | None) -> Signature:
+def read_function(
+    function: Callable[..., Any], name: str, description: str | None, names: Mapping[str, Any]
+) -> Signature:
     """Reads a function. Raises :class:`DefinitionError`, with the parameter that has no schema."""
     try:
-        hints = typing.get_type_hints(function, include_extras=True)
+        hints = typing.get_type_hints(function, localns=dict(names), include_extras=True)
     except Exception as error:
         raise DefinitionError(f"tool {name}: its annotations cannot be read: {error}") from error
     text, described = _docstring(function)
@@ -120,7 +122,7 @@ def read_function(function: Callable[..., Any], name: str, description: str | No
     signature = Signature(name, pydantic.BaseModel, parameters, description=description or text)
     for parameter in inspect.signature(function).parameters.values():
         if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD, parameter.POSITIONAL_ONLY):
-            raise DefinitionError(f"tool {name}: the parameter {parameter} has no name for a model: give it one")
+            raise DefinitionError(f"tool {name}: the parameter {parameter.name} has no name for a model: give it one")
         if parameter.name not in hints:
             raise DefinitionError(f"tool {name}: the parameter {parameter.name} has no type: annotate it")
         if _is_hidden(signature, parameter, hints[parameter.name]):

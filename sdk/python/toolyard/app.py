@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 import json
+import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from enum import Enum
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, overload
@@ -155,22 +156,23 @@ class App:
         those of the Rust SDK's ``About``.
         """
         if function is not None:
-            self._host(function, options)
+            self._host(function, options, sys._getframe(1).f_locals)
             return function
 
         def decorate(function: F) -> F:
-            self._host(function, options)
+            self._host(function, options, sys._getframe(1).f_locals)
             return function
 
         return decorate
 
-    def _host(self, function: Callable[..., Any], options: dict[str, Any]) -> None:
+    def _host(self, function: Callable[..., Any], options: dict[str, Any], names: Mapping[str, Any]) -> None:
+        """Hosts a function. `names` are those of the place of its definition, for annotations that are texts."""
         options = dict(options)
         name = options.pop("name", None) or getattr(function, "__name__", "")
         if not name:
             raise DefinitionError(f"{function!r} has no name: give it one with name=")
         process = options.pop("process", False)
-        signature = read_function(function, name, options.pop("description", None))
+        signature = read_function(function, name, options.pop("description", None), names)
         about = {"context_keys": list(options.pop("context_keys", ())), **options}
         about["aliases"] = list((about.pop("aliases", None) or {}).items())
         about["tags"] = list(about.get("tags", ()))

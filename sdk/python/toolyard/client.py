@@ -18,7 +18,6 @@ from .errors import RequestError
 from .events import CallEnded, Event
 from .turns import (
     Floor,
-    Form,
     Stored,
     TurnResult,
     TurnState,
@@ -180,7 +179,8 @@ class AsyncTurn:
     def __init__(self, client: AsyncClient, message: Any, options: TurnOptions) -> None:
         self._client = client
         self._message = message_json(message)
-        self._options = options
+        # One key for all tries, so that a request which is sent again makes no second run.
+        self._options: TurnOptions = {**options, "key": options.get("key") or str(uuid.uuid4())}
         self._native: _native.Turn | None = None
         self._inflight: asyncio.Future[bytes | None] | None = None
         self._lock = asyncio.Lock()
@@ -196,16 +196,14 @@ class AsyncTurn:
         async with self._lock:
             if self._native is not None:
                 return
-            options = dict(self._options)
+            # What cannot be read is an error before anything is sent.
+            turn = _read_turn(self._message, self._options, [])
             client = await self._client._native()
-            floor = options.pop("floor", "interleaved")
-            form = options.pop("form", None)
-            for name in ("on_approval", "on_question", "on_disconnect"):
-                options.pop(name, None)
-            files = await self._client.stored_files(options.pop("files", None) or {})  # type: ignore[arg-type]
-            turn = _read_turn(self._message, form, options, files)  # type: ignore[arg-type]
+            if given := self._options.get("files"):
+                turn = _read_turn(self._message, self._options, await self._client.stored_files(given))
+            floor = self._options.get("floor", "interleaved")
             self.state.call_ids = [call["call_id"] for call in json.loads(turn.about())["calls"]]
-            await wait(partial(turn.start, client, str(floor)))
+            await wait(partial(turn.start, client, floor))
             self._native = turn
 
     async def batch(self) -> list[Event] | None:
@@ -274,25 +272,13 @@ class AsyncTurn:
                 await asyncio.shield(self.cancel("its client went away"))
 
 
-def _read_turn(message: bytes, form: Form | None, options: dict[str, Any], files: list[dict[str, str]]) -> _native.Turn:
+def _read_turn(message: bytes, options: TurnOptions, files: list[dict[str, str]]) -> _native.Turn:
     from ._native import Turn as NativeTurn
+    from ._options import TurnOptions
 
-    extra = options.pop("extra", None)
-    run = run_options(
-        key=options.pop("key", None) or str(uuid.uuid4()),
-        context=options.pop("context", None),
-        tools=options.pop("tools", ()),
-        tenant=options.pop("tenant", ""),
-        timeout=options.pop("timeout", None),
-        confirmation=options.pop("confirmation", None),
-        approve=options.pop("approve", ()),
-        store=options.pop("store", True),
-        files=files,
-        extra=extra,
-    )
-    if options:
-        raise TypeError(f"a turn has no option {next(iter(options))!r}")
-    return NativeTurn(message, form, run)
+    if unknown := set(options) - set(TurnOptions.__annotations__):
+        raise TypeError(f"a turn has no option {unknown.pop()!r}")
+    return NativeTurn(message, options.get("form"), run_options(options, files))
 
 
 class Client:

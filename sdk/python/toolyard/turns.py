@@ -6,11 +6,14 @@ import json
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from .content import to_json
 from .context import Decline
 from .events import Ask, CallEnded, Ended, Event, NeedsAnswer, NeedsApproval, Opened, Other, read
+
+if TYPE_CHECKING:
+    from ._options import TurnOptions
 
 #: Decides on a call: true or arguments approve it, a text is the reason to reject it, `None` leaves it open.
 OnApproval: TypeAlias = "Callable[[NeedsApproval], Any]"
@@ -136,34 +139,19 @@ def _plain(value: Any) -> Any:
     return json.loads(to_json(value))
 
 
-def run_options(
-    *,
-    key: str,
-    context: Mapping[str, Any] | None,
-    tools: Sequence[str],
-    tenant: str,
-    timeout: float | None,
-    confirmation: Literal["ask", "none"] | None,
-    approve: Sequence[str],
-    store: bool,
-    files: Sequence[Mapping[str, str]] = (),
-    extra: Mapping[str, Any] | None = None,
-) -> bytes:
-    """The run of a turn without its calls, as the API's JSON. ``extra`` are further fields of ``CreateRunRequest``."""
-    options: dict[str, Any] = {**(extra or {}), "request_id": key, "tools": list(tools), "files": list(files)}
-    if context is not None:
-        options["context"] = to_json(context)
-    if tenant:
-        options["tenant"] = tenant
-    if timeout is not None:
-        options["timeout"] = f"{timeout:.3f}s"
-    if confirmation is not None:
-        options["rules"] = {**options.get("rules", {}), "confirmation": f"CONFIRMATION_{confirmation.upper()}"}
-    if approve:
-        options["approve"] = list(approve)
-    if not store:
-        options["store"] = False
-    return json.dumps(options).encode()
+def run_options(options: TurnOptions, files: Sequence[Mapping[str, str]]) -> bytes:
+    """The run of a turn without its calls, as the API's JSON."""
+    run: dict[str, Any] = {**options.get("extra", {}), "request_id": options.get("key", ""), "files": list(files)}
+    if (context := options.get("context")) is not None:
+        run["context"] = to_json(context)
+    if (timeout := options.get("timeout")) is not None:
+        run["timeout"] = f"{timeout:.3f}s"
+    if (confirmation := options.get("confirmation")) is not None:
+        run["rules"] = {**run.get("rules", {}), "confirmation": f"CONFIRMATION_{confirmation.upper()}"}
+    for name in ("tools", "approve", "tenant", "store"):
+        if (value := options.get(name)) is not None:
+            run[name] = list(value) if isinstance(value, (list, tuple)) else value
+    return json.dumps(run).encode()
 
 
 def read_file(file: bytes | str | os.PathLike[str]) -> bytes:

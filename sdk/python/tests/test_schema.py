@@ -5,6 +5,8 @@ from __future__ import annotations
 import enum
 import json
 import os
+import subprocess
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal, Optional
@@ -182,3 +184,9 @@ def test_two_tools_of_one_name_are_refused() -> None:
     own.tool(google)
     with pytest.raises(DefinitionError, match="two tools have the name google"):
         own.tool(google)
+
+
+def test_what_a_program_does_not_use_is_not_loaded() -> None:
+    code = "import sys, toolyard; toolyard.App(), toolyard.Context, toolyard.Client; print('pydantic' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "False\n"

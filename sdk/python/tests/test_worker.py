@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import urllib.request
 from pathlib import Path
@@ -13,7 +14,7 @@ from toolyard import CallEnded, Other, Output, Withdrawn
 
 APP = """
     import asyncio, os, pathlib, time
-    from toolyard import App, Context
+    from toolyard import App, Context, Retry
 
     app = App("{pool}")
     here = pathlib.Path(__file__).parent
@@ -41,6 +42,32 @@ APP = """
             await asyncio.sleep(600)
         finally:
             (here / "stopped").write_text(ctx.run)
+
+    @app.tool(name="{pool}_flaky", read_only=True, backoff=(0.01, 0.01))
+    async def flaky(ctx: Context) -> str:
+        "Fails at first."
+        if ctx.attempt == 1:
+            await ctx.send("half of it")
+            raise Retry("the service is away")
+        return f"attempt {{ctx.attempt}} of {{ctx.idempotency_key}}"
+
+    @app.tool(name="{pool}_sleeps")
+    def sleeps() -> None:
+        "Sleeps."
+        yield "begun"
+        time.sleep(600)
+
+    together, all_here = 0, asyncio.Event()
+
+    @app.tool(name="{pool}_meet", read_only=True)
+    async def meet(count: int) -> str:
+        "Waits for the others."
+        global together
+        together += 1
+        if together == count:
+            all_here.set()
+        await all_here.wait()
+        return "met"
 
     @app.tool(name="{pool}_add", read_only=True)
     def add(a: int, b: int = 1) -> int:
@@ -100,6 +127,27 @@ def test_a_worker_that_is_killed_in_mid_stream_leaves_no_doubled_output(host: Ho
     assert texts(running.result()) == [whole + "Done"]
 
 
+def test_a_call_that_may_be_retried_is_executed_again_without_its_first_output(
+    host: Host, client: toolyard.Client
+) -> None:
+    host(APP.format(pool="retried"))
+    running = client.turn(turn(("retried_flaky", {})))
+    assert [event.attempt for event in running if isinstance(event, Withdrawn)] == [1]
+    assert texts(running.result()) == [f"attempt 2 of {running.run_id}/c0"]
+
+
+def test_a_thousand_calls_run_at_once_in_one_process(host: Host, yard: Yard) -> None:
+    host(APP.format(pool="many"), "--slots", "1000")
+
+    async def all_calls() -> list[toolyard.TurnResult]:
+        client = toolyard.AsyncClient(yard.url)
+        message = turn(*[("many_meet", {"count": 1000})] * 125)
+        return await asyncio.gather(*[client.turn(message).result() for _ in range(8)])
+
+    results = asyncio.run(all_calls())
+    assert [text for result in results for text in texts(result)] == ["met"] * 1000
+
+
 def test_cancellation_reaches_the_function_before_the_call_ends(
     host: Host, client: toolyard.Client, tmp_path: Path
 ) -> None:
@@ -129,6 +177,17 @@ def test_a_worker_that_is_told_to_stop_lets_its_calls_end(host: Host, client: to
             (tmp_path / "gate").touch()
     assert texts(running.result()) == ["one\ntwo\nDone"]
     assert worker.process.wait(60) == 0
+
+
+def test_a_function_that_never_returns_does_not_keep_a_worker_from_ending(host: Host, client: toolyard.Client) -> None:
+    worker = host(APP.format(pool="stuck"), "--drain", "0.1")
+    running = client.turn(turn(("stuck_sleeps", {})), timeout=60)
+    for event in running:
+        if isinstance(event, Output):
+            break
+    assert worker.stop() == 0
+    result = running.result()
+    assert [(end.state, end.error_kind) for end in result.results] == [("failed", "INTERRUPTED")]
 
 
 def test_a_change_of_the_source_starts_the_worker_again(host: Host, client: toolyard.Client, tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from ._bridge import Pending
-    from .app import App, Given, Use
+    from .app import App
     from .client import AsyncClient, AsyncTurn, Client, Turn, TurnResult
     from .content import Content, Data, Image, Json, Progress, Result, Text
     from .context import Accepted, Answer, Cancel, Context, Decline, File
@@ -37,13 +37,15 @@ if TYPE_CHECKING:
         Reported,
         Withdrawn,
     )
+    from .marks import Given, Use
     from .testing import Called, TestClient
 
 # Each name and its module. Modules are loaded when they are used, so that a program that is only a client does not load
 # what tools need, and a worker starts quickly.
 _MODULES = {
     "_bridge": ["Pending"],
-    "app": ["App", "Given", "Use"],
+    "app": ["App"],
+    "marks": ["Given", "Use"],
     "client": ["AsyncClient", "AsyncTurn", "Client", "Turn", "TurnResult"],
     "content": ["Content", "Data", "Image", "Json", "Progress", "Result", "Text"],
     "context": ["Accepted", "Answer", "Cancel", "Context", "Decline", "File"],

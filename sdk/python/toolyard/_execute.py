@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import concurrent.futures
 import json
 import logging
 import threading
@@ -13,6 +12,7 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from ._bridge import LoopThread
+from ._threads import Threads
 from .app import App, Kind, Tool
 from .content import Result, to_parts, to_piece
 from .context import Context
@@ -31,8 +31,6 @@ _PIECES_AT_ONCE = 64
 _BLOCKED_S = 1.0
 #: After so many seconds a cancelled function that still runs is reported.
 _STUBBORN_S = 5.0
-#: Threads for functions that block: more than a worker executes at once.
-_THREADS_MAX = 10_000
 
 
 def host(table: Table, tool: Tool, start: Callable[[Call, bytes], object]) -> None:
@@ -49,7 +47,7 @@ class Runner:
         self.app = app
         self.thread = LoopThread("toolyard-tools")
         self.loop = self.thread.loop
-        self.threads = concurrent.futures.ThreadPoolExecutor(_THREADS_MAX, "toolyard-tool")
+        self.threads = Threads("toolyard-tool")
         self.lifespan = Lifespan(app.resources)
         self.table = Table()
         self._begun: deque[Callable[[], None]] = deque()
@@ -69,7 +67,6 @@ class Runner:
         try:
             self.thread.run(self.lifespan.close())
         finally:
-            self.threads.shutdown(wait=False, cancel_futures=True)
             self.thread.stop()
 
     def _starter(self, tool: Tool) -> Callable[[Call, bytes], Execution]:

@@ -18,23 +18,7 @@ from pydantic_core import PydanticUndefined
 from .content import CONTENT, Image
 from .context import Context
 from .errors import DefinitionError, NeedsInput, ToolError
-
-
-class Given:
-    """Marks a parameter that is the caller's value of its name, or of another key, in the context of the call.
-
-    ``user: Annotated[str, Given()]``. It is not part of the schema, and the model does not see it.
-    """
-
-    def __init__(self, key: str | None = None) -> None:
-        self.key = key
-
-
-class Use:
-    """Marks a parameter that is a resource of the app: ``db: Annotated[Database, Use(db)]``."""
-
-    def __init__(self, resource: Callable[..., Any]) -> None:
-        self.resource = resource
+from .marks import Given, Use
 
 
 class _Schema(GenerateJsonSchema):

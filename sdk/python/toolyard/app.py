@@ -10,14 +10,14 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from enum import Enum
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, overload
 
-from ._schema import Given, Signature, Use, read_function
 from .errors import DefinitionError
 
 if TYPE_CHECKING:
+    from ._schema import Signature
     from .resources import Resource
     from .testing import Answering, TestClient
 
-__all__ = ["App", "Given", "Use"]
+__all__ = ["App"]
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -167,6 +167,9 @@ class App:
 
     def _host(self, function: Callable[..., Any], options: dict[str, Any], names: Mapping[str, Any]) -> None:
         """Hosts a function. `names` are those of the place of its definition, for annotations that are texts."""
+        # Only here, because pydantic takes most of the time to load.
+        from ._schema import read_function
+
         options = dict(options)
         name = options.pop("name", None) or getattr(function, "__name__", "")
         if not name:

@@ -77,6 +77,17 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
+class _JsonLines(logging.Formatter):
+    """Python's logs in the form of the worker's own."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        fields = {name: getattr(record, name) for name in ("run_id", "call_id", "attempt") if hasattr(record, name)}
+        line = {"timestamp": self.formatTime(record), "level": record.levelname, "message": record.getMessage()}
+        if record.exc_info:
+            fields["error"] = self.formatException(record.exc_info)
+        return json.dumps({**line, "target": record.name, **fields})
+
+
 def _run(arguments: argparse.Namespace) -> None:
     from ._native import init_logs
     from .worker import Settings, run
@@ -84,6 +95,8 @@ def _run(arguments: argparse.Namespace) -> None:
     is_json = arguments.output == "json"
     init_logs(is_json)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    if is_json:
+        logging.getLogger().handlers[0].setFormatter(_JsonLines())
     app = load(arguments.app)
     given = {
         name: getattr(arguments, name)

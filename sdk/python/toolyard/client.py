@@ -70,19 +70,17 @@ class AsyncClient:
                 "certificate": [_text(path) for path in certificate] if certificate else None,
             }
         )
-        self._connected: asyncio.Future[_native.Client] | None = None
+        self._connected: _native.Client | None = None
 
     async def _native(self) -> _native.Client:
-        if self._connected is None:
-            from ._native import Client as NativeClient
+        if self._connected is not None:
+            return self._connected
+        from ._native import Client as NativeClient
 
-            self._connected = asyncio.ensure_future(wait(partial(NativeClient.connect, self._settings)))
-        try:
-            return await asyncio.shield(self._connected)
-        except RequestError:
-            # The next request tries again.
-            self._connected = None
-            raise
+        # Two first requests at once make two connections, of which one is dropped.
+        connected: _native.Client = await wait(partial(NativeClient.connect, self._settings))
+        self._connected = connected
+        return connected
 
     async def request(self, name: str, fields: Mapping[str, Any]) -> Any:
         """A request of the API in its JSON, such as ``run`` or ``explain``."""

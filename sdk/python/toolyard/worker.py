@@ -67,7 +67,8 @@ def run(app: App, settings: Settings, ready: Callable[[str], None] | None = None
     """Serves calls until SIGTERM or SIGINT, or until an operator drains the worker.
 
     Then it takes no more calls and lets running ones end. A second signal ends the process at once. ``ready`` is
-    called with the worker's id when it takes calls.
+    called with the worker's id when it takes calls. Functions that have not ended at the end of the drain are left
+    behind on threads that do not keep the process from ending.
     """
     from ._execute import Runner
     from ._native import Worker

@@ -170,7 +170,10 @@ impl Turn {
     /// The form, the calls, and the refused ones, as JSON.
     fn about(&self) -> PyResult<String> {
         let turn = self.turn.try_lock().map_err(|_| PyValueError::new_err("the turn is being read"))?;
-        let call = |call: &::client::turn::Call| value!({ "call_id": call.id, "name": call.name, "refused": turn.refusal(&call.id) });
+        let call = |call: &::client::turn::Call| {
+            let refused = turn.refusal(&call.id);
+            value!({ "call_id": call.id, "name": call.name, "refused": refused })
+        };
         let calls: Vec<_> = turn.calls().iter().map(call).collect();
         let passed = turn.passed_over().iter();
         let passed: Vec<_> = passed.map(|it| value!({ "kind": it.kind, "reason": word(it.reason) })).collect();

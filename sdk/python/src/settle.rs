@@ -1,5 +1,5 @@
-//! How a future of Rust answers Python: a callback of two arguments, the value and the error, of which one is `None`.
-//! Python makes a future of its own of it, of asyncio or of threads, so no event loop is known here.
+//! How a future of Rust answers Python: it calls a function with a value and an error; one of the two is `None`. Python
+//! makes a future of its own of it, of asyncio or of threads, so no event loop is known here.
 
 use std::sync::OnceLock;
 

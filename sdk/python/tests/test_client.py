@@ -154,6 +154,9 @@ def test_events_come_in_order_and_the_result_has_the_calls_in_theirs(client: Cli
     assert [event.sequence for event in events] == list(range(len(events)))
     assert isinstance(events[0], Opened)
     assert isinstance(events[-1], Ended)
+    run_id = running.run_id
+    assert run_id is not None
+    assert list(client.events(run_id, after=3, floor="interleaved")) == events[4:]
     said = [(event.call_id, event.text) for event in events if isinstance(event, Output)]
     assert sorted(said) == [("c0", "a"), ("c0", "a"), ("c0", "a"), ("c1", "b")]
     result = running.result()

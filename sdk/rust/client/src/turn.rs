@@ -95,7 +95,7 @@ impl Turn {
         self.turn.form
     }
 
-    /// Calls of the message, of which some may be answered without being executed.
+    /// Calls of the message. Those that cannot be read are answered without being executed.
     #[must_use]
     pub fn calls(&self) -> &[Call] {
         &self.turn.calls
@@ -139,8 +139,8 @@ impl Turn {
         Ok(())
     }
 
-    /// The next events of the run, at least one; `None` once it has ended, or if nothing is executed. Cancel safe: if it
-    /// is dropped while it waits, no event is lost.
+    /// The next events of the run, at least one; `None` once it has ended, or if nothing is executed. Cancel safe: if
+    /// it is dropped while it waits, no event is lost.
     ///
     /// # Errors
     /// As [`Watch::next`].

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import datetime
+import functools
 import logging
 import threading
 import time
@@ -218,6 +219,63 @@ def test_output_is_seen_while_the_function_runs() -> None:
     assert next(pieces) == Text("one")
     gate.set()
     assert running.end().text == "two"
+
+
+def test_methods_partial_applications_and_decorated_functions_are_tools() -> None:
+    class Shop:
+        def __init__(self, name: str) -> None:
+            self.name = name
+
+        async def buy(self, what: str) -> str:
+            """Buy."""
+            return f"{what} at {self.name}"
+
+        def __call__(self, what: str) -> str:
+            """Sell."""
+            return f"{what} from {self.name}"
+
+    def logged(function: Any) -> Any:
+        @functools.wraps(function)
+        def wrapper(*args: Any, **kwargs: Any) -> Any:
+            return function(*args, **kwargs)
+
+        return wrapper
+
+    @logged
+    async def later(what: str) -> str:
+        """Later."""
+        await asyncio.sleep(0)
+        return what
+
+    @logged
+    async def pieces(what: str) -> AsyncIterator[str]:
+        """Pieces."""
+        yield what
+
+    def pay(what: str, amount: int) -> str:
+        """Pay."""
+        return f"{amount} for {what}"
+
+    app, shop = App(), Shop("Ada's")
+    app.tool(shop.buy)
+    app.tool(name="sell")(shop)
+    app.tool(name="pay")(functools.partial(pay, amount=3))
+    app.tool(later)
+    app.tool(pieces)
+    client = app.test_client()
+    values = [client.call(name, what="tea").value for name in ("buy", "sell", "pay", "later")]
+    assert values == ["tea at Ada's", "tea from Ada's", "3 for tea", "tea"]
+    assert client.call("pieces", what="tea").text == "tea"
+
+
+def test_a_generator_that_never_yields_is_done() -> None:
+    async def nothing() -> AsyncIterator[str]:
+        """Nothing."""
+        if False:
+            yield ""
+
+    called = tools(nothing).test_client().call("nothing")
+    assert (called.output, called.value) == ([], "Done")
 
 
 def test_the_context_tells_of_the_call() -> None:

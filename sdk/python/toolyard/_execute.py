@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 import json
 import logging
 import threading
@@ -206,7 +207,10 @@ class _Async(Execution):
     async def _run(self) -> None:
         try:
             made = self.tool.function(**self.arguments())
-            value = await (self._stream(made) if self.tool.kind is Kind.ASYNC_STREAM else made)
+            if self.tool.kind is Kind.ASYNC_STREAM:
+                value = await self._stream(made)
+            else:
+                value = await made if inspect.isawaitable(made) else made
         except BaseException as error:
             # Also `sys.exit`, which would end the event loop, and so the calls of all others.
             self.fail(error)

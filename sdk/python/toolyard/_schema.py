@@ -93,14 +93,22 @@ def _unfit(error: pydantic.ValidationError) -> _Unfit:
 
 
 def read_function(
-    function: Callable[..., Any], name: str, description: str | None, names: Mapping[str, Any]
+    functions: tuple[Callable[..., Any], Callable[..., Any]],
+    name: str,
+    description: str | None,
+    names: Mapping[str, Any],
 ) -> Signature:
-    """Reads a function. Raises :class:`DefinitionError`, with the parameter that has no schema."""
+    """Reads what is called and the function behind it, which has the annotations and the docstring.
+
+    Raises :class:`DefinitionError`, with the parameter that has no schema. ``names`` are those of the place of the
+    definition.
+    """
+    function, plain = functions
     try:
-        hints = typing.get_type_hints(function, localns=dict(names), include_extras=True)
+        hints = typing.get_type_hints(plain, localns=dict(names), include_extras=True)
     except Exception as error:
         raise DefinitionError(f"tool {name}: its annotations cannot be read: {error}") from error
-    text, described = _docstring(function)
+    text, described = _docstring(plain)
     fields: dict[str, Any] = {}
     parameters: list[str] = []
     signature = Signature(name, pydantic.BaseModel, parameters, description=description or text)

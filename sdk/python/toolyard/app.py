@@ -42,16 +42,20 @@ class Kind(Enum):
 
 
 def _kind(function: Callable[..., Any]) -> Kind:
-    inner = function
-    while isinstance(inner, functools.partial):
-        inner = inner.func
-    if not inspect.isroutine(inner):
-        inner = getattr(inner, "__call__", inner)  # noqa: B004
+    # Behind the decorators of others, which may be functions that only return what the inner one makes.
+    inner = inspect.unwrap(plain(function))
     if inspect.isasyncgenfunction(inner):
         return Kind.ASYNC_STREAM
     if inspect.iscoroutinefunction(inner):
         return Kind.ASYNC
     return Kind.BLOCKING_STREAM if inspect.isgeneratorfunction(inner) else Kind.BLOCKING
+
+
+def plain(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The function or method behind partial applications and objects that are called."""
+    while isinstance(function, functools.partial):
+        function = function.func
+    return function if inspect.isroutine(function) else getattr(function, "__call__", function)  # noqa: B004
 
 
 class Tool:
@@ -175,7 +179,7 @@ class App:
         if not name:
             raise DefinitionError(f"{function!r} has no name: give it one with name=")
         process = options.pop("process", False)
-        signature = read_function(function, name, options.pop("description", None), names)
+        signature = read_function((function, plain(function)), name, options.pop("description", None), names)
         about = {"context_keys": list(options.pop("context_keys", ())), **options}
         about["aliases"] = list((about.pop("aliases", None) or {}).items())
         about["tags"] = list(about.get("tags", ()))

@@ -175,7 +175,14 @@ impl Client {
     pub async fn cancel_call(&self, run_id: &str, call_id: &str, reason: &str) -> Result<v1::Run, Error> {
         let (run_id, call_id, reason) = (run_id.to_owned(), call_id.to_owned(), reason.to_owned());
         let request = v1::CancelCallRequest { run_id, call_id, reason };
-        present(self.persist(async || self.runs.clone().cancel_call(request.clone()).await).await?.run)
+        present(
+            self.repeat(|| {
+                let (mut runs, request) = (self.runs.clone(), request.clone());
+                async move { runs.cancel_call(request).await }
+            })
+            .await?
+            .run,
+        )
     }
 
     /// Why a call is in its state, in words.
@@ -184,7 +191,11 @@ impl Client {
     /// If the coordinator refuses the request or cannot be reached.
     pub async fn explain(&self, run_id: &str, call_id: &str) -> Result<v1::ExplainCallResponse, Error> {
         let request = v1::ExplainCallRequest { run_id: run_id.to_owned(), call_id: call_id.to_owned() };
-        self.persist(async || self.runs.clone().explain_call(request.clone()).await).await
+        self.repeat(|| {
+            let (mut runs, request) = (self.runs.clone(), request.clone());
+            async move { runs.explain_call(request).await }
+        })
+        .await
     }
 
     /// Executes a parked call again, as a new run, which is returned.
@@ -255,7 +266,14 @@ impl Client {
     /// If the coordinator refuses the request or cannot be reached.
     pub async fn decide(&self, run_id: String, decision: v1::CallDecision) -> Result<v1::Run, Error> {
         let request = v1::DecideCallsRequest { run_id, decisions: vec![decision] };
-        present(self.persist(async || self.runs.clone().decide_calls(request.clone()).await).await?.run)
+        present(
+            self.repeat(|| {
+                let (mut runs, request) = (self.runs.clone(), request.clone());
+                async move { runs.decide_calls(request).await }
+            })
+            .await?
+            .run,
+        )
     }
 
     /// Pauses a tool or a pool: its queued calls wait.
@@ -324,7 +342,11 @@ impl Client {
     ) -> Result<v1::CreateAnswerTokenResponse, Error> {
         let lifetime = lifetime.and_then(|lifetime| lifetime.try_into().ok());
         let request = v1::CreateAnswerTokenRequest { run_id, call_id, lifetime };
-        self.persist(async || self.runs.clone().create_answer_token(request.clone()).await).await
+        self.repeat(|| {
+            let (mut runs, request) = (self.runs.clone(), request.clone());
+            async move { runs.create_answer_token(request).await }
+        })
+        .await
     }
 
     /// At most `limit` runs, the newest first, and how much of them the index knows.

@@ -32,11 +32,13 @@
 //!
 //! [`NestedWatch`] follows the runs that calls make, as agents do, together with the run of these calls.
 //!
+//! [`turn`] executes the calls of a model's message in the form of its vendor, and makes the messages that answer it.
 //! [`agent`] keeps the loop of an agent in the log: what the model said, and what its calls answered.
 
 #![warn(missing_docs, unnameable_types)]
 
 pub mod agent;
+pub mod turn;
 
 mod call_stream;
 mod client;

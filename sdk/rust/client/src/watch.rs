@@ -91,6 +91,17 @@ impl Watch {
         }
     }
 
+    /// Whose output is shown when.
+    pub(crate) fn floor(&self) -> v1::FloorPolicy {
+        self.floor
+    }
+
+    /// The run's id; empty before the first event of a new run.
+    #[must_use]
+    pub fn run_id(&self) -> &str {
+        &self.run_id
+    }
+
     fn take(&mut self, (events, end): Parts) -> Vec<v1::RunEvent> {
         self.backoff = None;
         if let Some(end) = end {

@@ -1,0 +1,162 @@
+"""A model's message while its calls are executed: what was heard of them so far."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+
+from .content import to_json
+from .context import Decline
+from .events import Ask, CallEnded, Ended, Event, NeedsAnswer, NeedsApproval, Opened, Other, read
+
+if TYPE_CHECKING:
+    from ._options import TurnOptions
+
+#: Decides on a call: true or arguments approve it, a text is the reason to reject it, `None` leaves it open.
+OnApproval: TypeAlias = "Callable[[NeedsApproval], Any]"
+#: Answers a call or a question: with the answer, with `Decline()`, or with `None`, which leaves it open.
+OnQuestion: TypeAlias = "Callable[[NeedsAnswer], Any]"
+Form: TypeAlias = Literal["openai-chat", "openai-responses", "anthropic", "gemini", "mcp"]
+Floor: TypeAlias = Literal["arrival", "submission", "interleaved"]
+
+
+@dataclass(frozen=True)
+class Stored:
+    """An object that was uploaded."""
+
+    object_id: str
+    media_type: str
+    size: int
+
+
+@dataclass(frozen=True)
+class TurnResult:
+    """What became of a model's calls."""
+
+    #: What the model's SDK takes next: messages, items, or content, as its API has them.
+    messages: list[Any]
+    #: The ends of the calls, in the order of the message; calls that were refused as unreadable have none.
+    results: list[CallEnded]
+    #: Every call has an answer.
+    complete: bool
+    #: Calls and questions that wait for somebody. Decide on them or answer them, and ask for the result again.
+    open: list[NeedsApproval | NeedsAnswer]
+    run_id: str | None
+    status: str
+
+
+@dataclass
+class TurnState:
+    """The events of a turn so far."""
+
+    ask: Ask
+    call_ids: list[str] = field(default_factory=list)
+    run_id: str = ""
+    status: str = "in_progress"
+    ends: dict[str, CallEnded] = field(default_factory=dict)
+    open: dict[str, NeedsApproval | NeedsAnswer] = field(default_factory=dict)
+    has_ended: bool = False
+    last: int | None = None
+
+    def take(self, batch: bytes) -> list[Event]:
+        """Reads the next events."""
+        return [self._take(event) for event in json.loads(batch)]
+
+    def _take(self, wire: dict[str, Any]) -> Event:
+        event = read(wire, self.run_id, self._asked)
+        self.last = event.sequence
+        if isinstance(event, Opened):
+            self.run_id = event.run_id
+        elif isinstance(event, (NeedsApproval, NeedsAnswer)):
+            self.open[event.call_id] = event
+        elif isinstance(event, CallEnded):
+            self.ends[event.call_id] = event
+            self.open.pop(event.call_id, None)
+        elif isinstance(event, Ended):
+            self.status, self.has_ended = event.status, True
+        elif isinstance(event, Other) and event.name == "run_status_changed":
+            self.status = event.fields["status"].removeprefix("RUN_STATUS_").lower()
+        elif isinstance(event, Other) and event.name in ("call_approved", "call_rejected"):
+            self.open.pop(event.fields["call_id"], None)
+        return event
+
+    def _asked(self, name: str, fields: dict[str, Any]) -> Any:
+        """Sends a decision or an answer. From then on nobody is waited for."""
+        for it in [*fields.get("decisions", []), *fields.get("outputs", [])]:
+            self.open.pop(it["call_id"], None)
+        return self.ask(name, fields)
+
+    @property
+    def waits(self) -> bool:
+        """Nothing goes on before somebody acts."""
+        return self.status == "requires_action" and bool(self.open)
+
+    def result(self, answer: str) -> TurnResult:
+        """The result so far; ``answer`` is that of the native part."""
+        fields = json.loads(answer)
+        ends = [self.ends[call_id] for call_id in self.call_ids if call_id in self.ends]
+        waiting = list(self.open.values())
+        return TurnResult(fields["messages"], ends, fields["complete"], waiting, self.run_id or None, self.status)
+
+
+def decide(event: Event, on_approval: OnApproval | None, on_question: OnQuestion | None) -> Callable[[], Any] | None:
+    """What the callbacks of a client say to an event, to be sent."""
+    if isinstance(event, NeedsApproval) and on_approval is not None:
+        said = on_approval(event)
+        if isinstance(said, Mapping):
+            return lambda: event.approve(said)
+        if isinstance(said, str):
+            return lambda: event.reject(said)
+        return None if said is None else event.approve if said else event.reject
+    if isinstance(event, NeedsAnswer) and on_question is not None:
+        answer = on_question(event)
+        if isinstance(answer, Decline):
+            return event.decline
+        return None if answer is None else lambda: event.answer(answer)
+    return None
+
+
+def message_json(message: Any) -> bytes:
+    """A model's message as JSON: the object of its SDK, a dict, a list of streamed events, or JSON itself."""
+    if isinstance(message, (bytes, bytearray)):
+        return bytes(message)
+    if isinstance(message, str):
+        return message.encode()
+    return json.dumps(_plain(message)).encode()
+
+
+def _plain(value: Any) -> Any:
+    dump = getattr(value, "model_dump", None)
+    if dump is not None:
+        return dump(mode="json", by_alias=True, exclude_none=True)
+    if isinstance(value, Mapping):
+        return {key: _plain(it) for key, it in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_plain(it) for it in value]
+    return json.loads(to_json(value))
+
+
+def run_options(options: TurnOptions, files: Sequence[Mapping[str, str]]) -> bytes:
+    """The run of a turn without its calls, as the API's JSON."""
+    run: dict[str, Any] = {**options.get("extra", {}), "request_id": options.get("key", ""), "files": list(files)}
+    if (context := options.get("context")) is not None:
+        run["context"] = to_json(context)
+    if (timeout := options.get("timeout")) is not None:
+        run["timeout"] = f"{timeout:.3f}s"
+    if (confirmation := options.get("confirmation")) is not None:
+        run["rules"] = {**run.get("rules", {}), "confirmation": f"CONFIRMATION_{confirmation.upper()}"}
+    for name in ("tools", "approve", "tenant", "store"):
+        if (value := options.get(name)) is not None:
+            run[name] = list(value) if isinstance(value, (list, tuple)) else value
+    return json.dumps(run).encode()
+
+
+def read_file(file: bytes | str | os.PathLike[str]) -> bytes:
+    """The bytes of a file that is given as such or by its path."""
+    if isinstance(file, bytes):
+        return file
+    with open(file, "rb") as opened:
+        return opened.read()

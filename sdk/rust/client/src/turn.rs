@@ -1,0 +1,310 @@
+//! A turn of a model: its calls are executed as a run, and the messages that answer it are made of their ends.
+
+use std::collections::HashMap;
+
+use formats::heard::Heard;
+use formats::turns::{self, Answer, Arguments};
+use proto::v1;
+use proto::v1::run_event::Event;
+use serde_json::Value;
+use serde_json::value::RawValue;
+
+use crate::client::{Client, passes};
+use crate::error::Error;
+use crate::watch::Watch;
+
+pub use formats::turns::{Call, Error as UnreadableTurn, Form, Reason as PassedOver, SkippedItem};
+
+/// Bytes of a stored image or document that the messages have inline.
+const INLINE_BYTES_MAX: u64 = 8 * 1024 * 1024;
+/// Bytes of all of them, because they are held in memory.
+const INLINE_BYTES_OF_TURN_MAX: u64 = 16 * 1024 * 1024;
+
+/// A turn of a model in the form of its vendor, while its calls are executed.
+///
+/// ```no_run
+/// # use toolyard_client::turn::{Turn, TurnError};
+/// # use toolyard_client::{Client, v1};
+/// # async fn example(client: &Client, message: &[u8]) -> Result<(), TurnError> {
+/// let run = v1::CreateRunRequest { request_id: "conversation-7/1".to_owned(), ..v1::CreateRunRequest::default() };
+/// let mut turn = Turn::read(message, None, run)?;
+/// turn.start(client, v1::FloorPolicy::Interleaved).await?;
+/// while let Some(events) = turn.next().await? {
+///     println!("{} events", events.len());
+/// }
+/// println!("{:?}", turn.messages());
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Debug)]
+pub struct Turn {
+    turn: turns::Turn,
+    /// The run without its calls.
+    options: v1::CreateRunRequest,
+    /// Errors of calls that are not executed.
+    refused: HashMap<String, String>,
+    heard: Heard,
+    running: Option<(Client, Watch)>,
+    /// How many bytes the messages may still have inline.
+    room_bytes: u64,
+    /// Events that were read and not given out, because stored parts of their results are being read.
+    fetched: Option<Vec<v1::RunEvent>>,
+    stored: Vec<v1::Object>,
+}
+
+/// Why a turn is not executed.
+#[derive(Debug, thiserror::Error)]
+pub enum TurnError {
+    /// It cannot be read; nothing was sent.
+    #[error("the model's message cannot be read: {0}")]
+    Unreadable(#[from] UnreadableTurn),
+    /// The request failed.
+    #[error(transparent)]
+    Request(#[from] Error),
+}
+
+impl Turn {
+    /// Reads the assistant's message as its vendor's API returned it. Without a form, the form is recognised. `options`
+    /// is the run without its calls; give it a `request_id`, because the request may be repeated.
+    ///
+    /// # Errors
+    /// The message is of no form, or of several.
+    pub fn read(message: &[u8], form: Option<Form>, options: v1::CreateRunRequest) -> Result<Self, UnreadableTurn> {
+        let turn = turns::Turn::parse(message, form)?;
+        let mut read = Self {
+            turn,
+            options,
+            refused: HashMap::new(),
+            heard: Heard::default(),
+            running: None,
+            room_bytes: INLINE_BYTES_OF_TURN_MAX,
+            fetched: None,
+            stored: Vec::new(),
+        };
+        for call in &read.turn.calls {
+            if let Err(why) = read.arguments(call) {
+                read.refused.insert(call.id.clone(), why);
+            }
+        }
+        Ok(read)
+    }
+
+    /// The form of the message.
+    #[must_use]
+    pub fn form(&self) -> Form {
+        self.turn.form
+    }
+
+    /// Calls of the message. Those that cannot be read are answered without being executed.
+    #[must_use]
+    pub fn calls(&self) -> &[Call] {
+        &self.turn.calls
+    }
+
+    /// Requested items that are not answered here, such as those that the vendor executes.
+    #[must_use]
+    pub fn passed_over(&self) -> &[SkippedItem] {
+        &self.turn.passed_over
+    }
+
+    /// The calls that are executed: all but those that cannot be read.
+    #[must_use]
+    pub fn executed(&self) -> Vec<v1::NewCall> {
+        let call = |call: &Call| {
+            let arguments = self.arguments(call).ok()?;
+            Some(v1::NewCall { call_id: call.id.clone(), tool: own_name(call), arguments, ..v1::NewCall::default() })
+        };
+        self.turn.calls.iter().filter_map(call).collect()
+    }
+
+    /// Has the calls executed. If the run of this request id exists, its output is read from the beginning. Does
+    /// nothing if there are no calls to execute.
+    ///
+    /// # Errors
+    /// If the coordinator refuses the request or cannot be reached.
+    pub async fn start(&mut self, client: &Client, floor: v1::FloorPolicy) -> Result<(), Error> {
+        let calls = self.executed();
+        if calls.is_empty() {
+            return Ok(());
+        }
+        let run = v1::CreateRunRequest { calls, ..self.options.clone() };
+        let is_repeatable = !run.request_id.is_empty();
+        let request = v1::ExecuteRunRequest { run: Some(run.clone()), floor_policy: floor.into() };
+        let watch = match client.execute(request).await {
+            Ok(watch) => watch,
+            Err(error) if is_repeatable && may_pass(&error) => created(client, run, floor).await?,
+            Err(error) => return Err(error),
+        };
+        self.running = Some((client.clone(), watch));
+        Ok(())
+    }
+
+    /// The next events of the run, at least one; `None` once it has ended, or if nothing is executed. Cancel safe: if
+    /// it is dropped while it waits, no event is lost.
+    ///
+    /// # Errors
+    /// As [`Watch::next`].
+    pub async fn next(&mut self) -> Result<Option<Vec<v1::RunEvent>>, Error> {
+        if self.fetched.is_none() {
+            let Some(events) = self.fetch().await? else { return Ok(None) };
+            events.iter().for_each(|event| self.heard.take(event));
+            self.stored.extend(events.iter().flat_map(stored).cloned());
+            self.fetched = Some(events);
+        }
+        while let Some(object) = self.stored.last().cloned() {
+            self.inline(object).await?;
+            self.stored.pop();
+        }
+        Ok(self.fetched.take())
+    }
+
+    async fn fetch(&mut self) -> Result<Option<Vec<v1::RunEvent>>, Error> {
+        let Some((client, watch)) = &mut self.running else { return Ok(None) };
+        match watch.next().await {
+            // The connection broke before the run was known, and the request id finds it.
+            Err(Error::RunUnknown) if !self.options.request_id.is_empty() => {
+                let (client, floor) = (client.clone(), watch.floor());
+                let run = v1::CreateRunRequest { calls: self.executed(), ..self.options.clone() };
+                let watch = created(&client, run, floor).await?;
+                self.running.insert((client, watch)).1.next().await
+            }
+            events => events,
+        }
+    }
+
+    /// The messages that answer the turn, as the vendor's API takes them after it: of the calls that have ended so far.
+    #[must_use]
+    pub fn messages(&self) -> Vec<Box<RawValue>> {
+        self.turn.answers(|call| match self.refused.get(&call.id) {
+            Some(why) => Some(Answer::error(why)),
+            None => self.heard.answer(&call.id),
+        })
+    }
+
+    /// Whether every call has an answer.
+    #[must_use]
+    pub fn is_answered(&self) -> bool {
+        self.turn.calls.iter().all(|call| self.refused.contains_key(&call.id) || self.heard.has_ended(&call.id))
+    }
+
+    /// Why a call is answered with an error without being executed.
+    #[must_use]
+    pub fn refusal(&self, call_id: &str) -> Option<&str> {
+        self.refused.get(call_id).map(String::as_str)
+    }
+
+    /// The arguments of a call, or why it is not executed.
+    fn arguments(&self, call: &Call) -> Result<String, String> {
+        let arguments = match &call.arguments {
+            Arguments::Json(arguments) => arguments,
+            Arguments::Unreadable { why, .. } => return Err(why.to_string()),
+        };
+        let name = own_name(call);
+        if !proto::names::is_tool(&name) {
+            return Err(format!("there is no tool {:?}", call.name));
+        }
+        let takes_text = |tool: &v1::RequestTool| {
+            tool.name == name && !matches!(tool.format, Some(v1::request_tool::Format::InputSchema(_)))
+        };
+        if self.options.request_tools.iter().any(takes_text) {
+            let input: Value = serde_json::from_str(arguments).unwrap_or_default();
+            return Ok(input["input"].as_str().unwrap_or(arguments).to_owned());
+        }
+        Ok(arguments.clone())
+    }
+
+    /// Reads a stored image or document, so that the messages have it inline. One that is gone, or that the caller may
+    /// not read, stays a reference.
+    async fn inline(&mut self, object: v1::Object) -> Result<(), Error> {
+        let Some((client, _)) = self.running.as_ref().filter(|_| object.size_bytes <= INLINE_BYTES_MAX) else {
+            return Ok(());
+        };
+        let Some(left) = self.room_bytes.checked_sub(object.size_bytes) else { return Ok(()) };
+        let mut bytes = Vec::new();
+        let mut reader = match client.read_object(&object.object_id).await {
+            Ok(reader) => reader,
+            Err(Error::Refused(_)) => return Ok(()),
+            Err(error) => return Err(error),
+        };
+        while let Some(piece) = reader.next().await? {
+            bytes.extend_from_slice(&piece);
+        }
+        self.room_bytes = left;
+        self.heard.keep(object.object_id, bytes.into());
+        Ok(())
+    }
+}
+
+/// Whether the same request may succeed in a moment.
+fn may_pass(error: &Error) -> bool {
+    match error {
+        Error::Unreachable { .. } | Error::RunUnknown => true,
+        Error::Refused(status) => passes(status),
+        Error::Settings(_) | Error::Source(_) => false,
+    }
+}
+
+/// Accepts a run, or finds the one of its request id, and reads its output from the beginning.
+async fn created(client: &Client, run: v1::CreateRunRequest, floor: v1::FloorPolicy) -> Result<Watch, Error> {
+    let run = client.create(run).await?;
+    client.watch(&run.run_id, None, floor).await
+}
+
+/// The name that the model called, with its namespace.
+fn own_name(call: &Call) -> String {
+    match &call.namespace {
+        Some(namespace) => format!("{namespace}.{}", call.name),
+        None => call.name.clone(),
+    }
+}
+
+/// Stored images and documents of a result, as far as vendors' forms have them inline.
+fn stored(event: &v1::RunEvent) -> impl Iterator<Item = &v1::Object> {
+    let outcome = match &event.event {
+        Some(Event::CallEnded(ended)) => ended.outcome.as_ref(),
+        _ => None,
+    };
+    let results = outcome.into_iter().flat_map(|outcome| &outcome.result);
+    results.filter_map(|content| match content.body.as_ref()? {
+        v1::content::Body::Object(object) if is_inlined(&object.media_type) => Some(object),
+        _ => None,
+    })
+}
+
+fn is_inlined(media_type: &str) -> bool {
+    matches!(media_type, "image/png" | "image/jpeg" | "image/webp" | "image/gif" | "application/pdf")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(message: &str) -> Turn {
+        Turn::read(message.as_bytes(), None, v1::CreateRunRequest::default()).unwrap()
+    }
+
+    #[test]
+    fn a_call_that_cannot_be_read_is_answered_and_the_others_are_executed() {
+        let mut turn = read(
+            r#"{"role":"assistant","tool_calls":[
+                {"id":"a","type":"function","function":{"name":"grep","arguments":"{\"x\":1}"}},
+                {"id":"b","type":"function","function":{"name":"grep","arguments":"{\"x\":"}},
+                {"id":"c","type":"function","function":{"name":"not a name","arguments":"{}"}}]}"#,
+        );
+        let executed: Vec<_> = turn.executed().into_iter().map(|call| (call.call_id, call.arguments)).collect();
+        assert_eq!(executed, [("a".to_owned(), r#"{"x":1}"#.to_owned())]);
+        assert!(turn.refusal("b").is_some() && turn.refusal("c").is_some() && !turn.is_answered());
+        let outcome = v1::CallOutcome { state: v1::CallState::Completed.into(), ..v1::CallOutcome::default() };
+        let ended = v1::CallEnded { call_id: "a".to_owned(), outcome: Some(outcome), ..v1::CallEnded::default() };
+        turn.heard.take(&v1::RunEvent { event: Some(Event::CallEnded(ended)), ..v1::RunEvent::default() });
+        assert!(turn.is_answered());
+        let ids: Vec<Value> = turn.messages().iter().map(|it| serde_json::from_str(it.get()).unwrap()).collect();
+        assert_eq!(ids.iter().map(|it| &it["tool_call_id"]).collect::<Vec<_>>(), ["a", "b", "c"]);
+    }
+
+    #[test]
+    fn a_message_without_calls_is_answered_by_nothing() {
+        let turn = read(r#"{"role":"assistant","content":"Hello"}"#);
+        assert!(turn.is_answered() && turn.messages().is_empty() && turn.executed().is_empty());
+    }
+}

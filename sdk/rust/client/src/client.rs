@@ -498,7 +498,7 @@ impl Client {
     /// # Errors
     /// If the coordinator refuses the request or cannot be reached.
     pub async fn watch(&self, run_id: &str, after: Option<u64>, floor: v1::FloorPolicy) -> Result<Watch, Error> {
-        self.watch_in(run_id, after, Floor { policy: floor.into(), name: String::new() }).await
+        self.watch_in(run_id, after, floor.into()).await
     }
 
     /// As [`Self::watch`], in the order of a floor policy that the deployment adds to its coordinators.
@@ -509,7 +509,7 @@ impl Client {
         self.watch_in(run_id, after, Floor { name: floor.to_owned(), ..Floor::default() }).await
     }
 
-    async fn watch_in(&self, run_id: &str, after: Option<u64>, floor: Floor) -> Result<Watch, Error> {
+    pub(crate) async fn watch_in(&self, run_id: &str, after: Option<u64>, floor: Floor) -> Result<Watch, Error> {
         let mut watch = Watch::of_run(self.clone(), run_id, after, floor);
         watch.open().await.map_err(|status| self.error(status))?;
         Ok(watch)

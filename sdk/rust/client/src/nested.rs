@@ -12,12 +12,12 @@ use futures::future::BoxFuture;
 use futures::stream::FuturesUnordered;
 use proto::v1::call_output::Piece;
 use proto::v1::run_event::Event;
-use proto::v1::{self, RunEvent};
+use proto::v1::RunEvent;
 use tokio::time::{Instant, sleep_until};
 
 use crate::client::Client;
 use crate::error::Error;
-use crate::watch::Watch;
+use crate::watch::{Floor, Watch};
 
 /// Runs below each other that are followed. Tools make at most three.
 pub const DEPTH_MAX: u32 = 8;
@@ -63,7 +63,7 @@ pub enum Nested {
 #[derive(Debug)]
 pub struct NestedWatch {
     client: Client,
-    floor: v1::FloorPolicy,
+    floor: Floor,
     depth_max: u32,
     /// Events up to these numbers are not given out, by their runs.
     after: HashMap<String, u64>,
@@ -308,7 +308,7 @@ impl NestedWatch {
             parent_call_id: call_id.to_owned(),
             depth: parent.depth + 1,
         };
-        let watch = Watch::of_run(self.client.clone(), run_id, None, self.floor);
+        let watch = Watch::of_run(self.client.clone(), run_id, None, self.floor.clone());
         self.follow(self.known.len(), place, watch);
     }
 }

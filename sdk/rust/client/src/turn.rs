@@ -11,7 +11,7 @@ use serde_json::value::RawValue;
 
 use crate::client::{Client, passes};
 use crate::error::Error;
-use crate::watch::Watch;
+use crate::watch::{Floor, Watch};
 
 pub use formats::turns::{Call, Error as UnreadableTurn, Form, Reason as PassedOver, SkippedItem};
 
@@ -129,10 +129,14 @@ impl Turn {
         }
         let run = v1::CreateRunRequest { calls, ..self.options.clone() };
         let is_repeatable = !run.request_id.is_empty();
-        let request = v1::ExecuteRunRequest { run: Some(run.clone()), floor_policy: floor.into() };
+        let request = v1::ExecuteRunRequest {
+            run: Some(run.clone()),
+            floor_policy: floor.into(),
+            ..v1::ExecuteRunRequest::default()
+        };
         let watch = match client.execute(request).await {
             Ok(watch) => watch,
-            Err(error) if is_repeatable && may_pass(&error) => created(client, run, floor).await?,
+            Err(error) if is_repeatable && may_pass(&error) => created(client, run, floor.into()).await?,
             Err(error) => return Err(error),
         };
         self.running = Some((client.clone(), watch));
@@ -245,9 +249,9 @@ fn may_pass(error: &Error) -> bool {
 }
 
 /// Accepts a run, or finds the one of its request id, and reads its output from the beginning.
-async fn created(client: &Client, run: v1::CreateRunRequest, floor: v1::FloorPolicy) -> Result<Watch, Error> {
+async fn created(client: &Client, run: v1::CreateRunRequest, floor: Floor) -> Result<Watch, Error> {
     let run = client.create(run).await?;
-    client.watch(&run.run_id, None, floor).await
+    client.watch_in(&run.run_id, None, floor).await
 }
 
 /// The name that the model called, with its namespace.

@@ -23,11 +23,17 @@ pub struct Watch {
 }
 
 /// The order of the output.
-#[derive(Debug, Default)]
+#[derive(Debug, Clone, Default)]
 pub(crate) struct Floor {
     pub(crate) policy: i32,
     /// One that the deployment adds, in place of `policy`.
     pub(crate) name: String,
+}
+
+impl From<v1::FloorPolicy> for Floor {
+    fn from(policy: v1::FloorPolicy) -> Self {
+        Self { policy: policy.into(), name: String::new() }
+    }
 }
 
 #[derive(Debug)]
@@ -49,15 +55,6 @@ impl Watch {
 
     pub(crate) fn of_run(client: Client, run_id: &str, after: Option<u64>, floor: Floor) -> Self {
         Self { client, floor, run_id: run_id.to_owned(), last: after, messages: Messages::Broken, backoff: None }
-    }
-
-    /// The run; empty before its first event if it is new.
-    pub(crate) fn run_id(&self) -> &str {
-        &self.run_id
-    }
-
-    pub(crate) fn floor(&self) -> v1::FloorPolicy {
-        self.floor
     }
 
     /// The next events, at least one; `None` once the run has ended. Cancel safe: if it is dropped while it waits, no
@@ -92,8 +89,8 @@ impl Watch {
     }
 
     /// Whose output is shown when.
-    pub(crate) fn floor(&self) -> v1::FloorPolicy {
-        self.floor
+    pub(crate) fn floor(&self) -> Floor {
+        self.floor.clone()
     }
 
     /// The run's id; empty before the first event of a new run.

@@ -124,8 +124,8 @@ impl Reader {
         self.source.page.front().and_then(|entry| opening(entry)).and_then(|opened| opened.tenant.as_ref())
     }
 
-    /// Shows only the calls at these places, in an order and with a status of their own. To be called before anything is
-    /// read.
+    /// Shows only the calls at these places, in an order and with a status of their own. To be called before anything
+    /// is read.
     pub(crate) fn narrow(&mut self, calls: Range<u16>) {
         self.section = Some(Section::new(calls));
     }

@@ -55,6 +55,7 @@
 
 mod answer;
 mod chunks;
+mod conversation;
 mod error;
 mod form;
 mod forms;
@@ -65,6 +66,7 @@ mod turn;
 pub use answer::{Answer, Part};
 pub use error::{Error, Problem};
 pub use form::{Form, UnknownName};
+pub(crate) use conversation::conversation_of;
 pub(crate) use forms::responses::{Kind as ItemKind, output_item};
 pub use history::History;
 pub use turn::{Arguments, Call, Reason, SkippedItem, Turn};

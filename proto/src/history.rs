@@ -129,7 +129,7 @@ fn whole(spec: &CallSpec, outcome: &Outcome) -> PastCall {
 }
 
 /// JSON that other readers can parse inside the history.
-fn json(text: &[u8]) -> Option<Value> {
+pub(crate) fn json(text: &[u8]) -> Option<Value> {
     serde_json::from_slice(text).ok().filter(|value| depth(value) <= DEPTH_MAX)
 }
 

@@ -4,6 +4,7 @@
 pub mod choice;
 #[cfg(feature = "grpc")]
 pub mod codec;
+pub mod conversation;
 pub mod convert;
 pub mod elicitation;
 pub mod history;

@@ -184,13 +184,19 @@ async fn a_secret_that_went_through_is_in_no_log_no_trace_and_no_metric() {
         call("given", "knows", json!({})),
         call("misgiven", "sees", json!({})),
         call("gives", "remembers", json!({ "state": { SECRET: SECRET }, "after_ms": 1 })),
+        call("converses", "converses", json!({})),
     ];
     let given = [("user", json!(SECRET)), ("note", json!([SECRET]))].map(|(key, value)| (key.to_owned(), value));
     let given = serde_json::Value::Object(given.into_iter().collect()).to_string();
     let calls =
         calls.into_iter().map(|call| v1::NewCall { call_id: String::new(), context: given.clone(), ..call }).collect();
     let mut runs = yard.client.runs.clone();
-    let mut stream = runs.execute_run(request(calls, "01")).await.expect("it is accepted").into_inner();
+    let mut request = request(calls, "01");
+    let role = v1::ConversationRole::User.into();
+    let said = |text: String| v1::ConversationMessage { role, text, ..v1::ConversationMessage::default() };
+    let run = request.get_mut().run.as_mut().expect("it has a run");
+    run.conversation = vec![said(SECRET.to_owned()), said(SECRET.repeat(20_000))];
+    let mut stream = runs.execute_run(request).await.expect("it is accepted").into_inner();
     read(&mut stream, |_| false).await;
     drop(stream);
     collector.until(TRACE, |spans| named(spans, "toolyard.v1.RunService/ExecuteRun").len() == 1).await;

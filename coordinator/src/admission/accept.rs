@@ -7,6 +7,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use formats::tools::{self, Format};
 use hooks::{Confirmation, Hooks};
+use proto::conversation::TOOL_CALL_CONVERSATION;
 use proto::history;
 use proto::names::CALLED_AS;
 use run::{
@@ -16,6 +17,7 @@ use run::{
 use schema::steps::Steps;
 use sha2::{Digest as _, Sha256};
 
+use crate::admission::conversation::Conversation;
 use crate::admission::custom::{Custom, CustomTools};
 use crate::admission::error::RequestError;
 use crate::admission::limits;
@@ -51,6 +53,8 @@ pub(crate) struct RequestedCall {
     pub(crate) context: Fields,
     /// Objects that it may open.
     pub(crate) files: Vec<File>,
+    /// The conversation of its request, for a tool that requests it.
+    pub(crate) conversation: Option<Arc<Conversation>>,
     /// The error of the call, according to hooks and resolvers.
     pub(crate) refusal: Option<CallError>,
     /// How its tool is known, if it is not listed.
@@ -235,8 +239,6 @@ pub(crate) fn accept_one(mut call: RequestedCall, index: usize, scope: &Scope<'_
         without_worker,
         concurrency,
         approval,
-        context,
-        files,
         refusal,
         unlisted,
         ..
@@ -277,7 +279,7 @@ pub(crate) fn accept_one(mut call: RequestedCall, index: usize, scope: &Scope<'_
     let concurrency = concurrency.or_else(says).unwrap_or(Concurrency::Parallel);
     let result_use = manifest.map(|manifest| manifest.result_use).unwrap_or_default();
     let keys = manifest.filter(|_| is_executed).map_or(&[][..], |manifest| &manifest.context_keys);
-    let context = given(keys, scope.context, &context);
+    let (context, files) = given(keys, scope.context, (&call.context, call.files, call.conversation));
     let tool = facade.map_or(tool, |facade| facade.tool.clone());
     CallSpec {
         metadata,
@@ -399,11 +401,15 @@ fn without_nulls(entry: &Entry, arguments: &Bytes, steps: &mut Steps) -> Option<
 }
 
 /// The context of a call: of the run's context, overridden by the call's, the keys that the tool declares. The place of
-/// the run's history is reserved until the call's job is stored.
-fn given(keys: &[String], run: &Fields, call: &Fields) -> Fields {
+/// the run's history is reserved until the call's job is stored. The conversation is there or among the files.
+fn given(
+    keys: &[String],
+    run: &Fields,
+    (call, mut files, conversation): (&Fields, Vec<File>, Option<Arc<Conversation>>),
+) -> (Fields, Vec<File>) {
     let mut given = Fields::default();
     if keys.is_empty() {
-        return given;
+        return (given, files);
     }
     given.overlay(run);
     given.overlay(call);
@@ -411,7 +417,10 @@ fn given(keys: &[String], run: &Fields, call: &Fields) -> Fields {
     if keys.iter().any(|key| key == history::TOOL_CALL_HISTORY) {
         given.set(history::TOOL_CALL_HISTORY, history::NONE);
     }
-    given
+    if let Some(conversation) = conversation.filter(|_| keys.iter().any(|key| key == TOOL_CALL_CONVERSATION)) {
+        conversation.give(&mut given, &mut files);
+    }
+    (given, files)
 }
 
 /// The approval that the tool demands, and the one that the deployment demands of dangerous tools.

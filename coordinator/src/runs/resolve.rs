@@ -94,6 +94,7 @@ mod tests {
             approval: None,
             context: Fields::default(),
             files: Vec::new(),
+            conversation: None,
             refusal: None,
             unlisted: None,
         }

@@ -27,6 +27,7 @@ pub use context::{Context, Left};
 pub use error::ToolError;
 pub use objects::StoredPart;
 pub use output::Output;
+pub use proto::conversation::{Message, MessageCall, MessageResult, MessageRole, TOOL_CALL_CONVERSATION};
 pub use proto::convert::manifest::{InvalidManifest, ManifestError};
 pub use proto::elicitation::{Asks, Elicitation, Reply};
 pub use proto::history::{PastCall, PastContent, PastOutcome, TOOL_CALL_HISTORY};

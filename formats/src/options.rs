@@ -130,8 +130,7 @@ impl Options {
     #[must_use]
     pub fn of_new_run(&self) -> bool {
         let v1::CreateRunRequest { request_tools, files, approve, context, conversation, .. } = self.run.clone();
-        let other =
-            v1::CreateRunRequest { request_tools, files, approve, context, conversation, ..Default::default() };
+        let other = v1::CreateRunRequest { request_tools, files, approve, context, conversation, ..Default::default() };
         self.run != other
     }
 }

@@ -20,6 +20,13 @@ pub mod subject;
 pub mod v1 {
     include!(concat!(env!("OUT_DIR"), "/toolyard.v1.rs"));
 
+    impl From<content::Body> for Content {
+        /// Content without citations.
+        fn from(body: content::Body) -> Self {
+            Self { body: Some(body), ..Self::default() }
+        }
+    }
+
     impl From<CreateRunRequest> for ExecuteRunRequest {
         /// Requests the output under the default floor policy.
         fn from(run: CreateRunRequest) -> Self {

@@ -182,7 +182,7 @@ output_schema = { type = "object", properties = { sky = { type = "string" } } }
     ];
     let outcomes = check::outcomes(&office.begin(calls).await.to_end().await);
     let clear = v1::content::Body::Json(r#"{"sky":"clear"}"#.to_owned());
-    assert_eq!(outcomes["good"].result, [v1::Content { body: Some(clear) }]);
+    assert_eq!(outcomes["good"].result, [v1::Content::from(clear)]);
     let wordy = outcomes["wordy"].error.as_ref().expect("it failed");
     assert!(wordy.message.contains("is no JSON"), "{}", wordy.message);
     assert_eq!(outcomes["bad"].error.as_ref().expect("it failed").kind(), CallErrorKind::ArgumentsInvalid);

@@ -275,7 +275,7 @@ async fn what_a_worker_says_of_an_erased_run_does_not_stay_and_of_a_kept_one_doe
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
 
-    let piece = wire::chunk::Piece::Content(v1::Content { body: Some(v1::content::Body::Text(SECRET.to_owned())) });
+    let piece = wire::chunk::Piece::Content(v1::Content::from(v1::content::Body::Text(SECRET.to_owned())));
     let chunks = vec![wire::Chunk { channel: String::new(), piece: Some(piece) }];
     let output = wire::event::Kind::Output(wire::Output { first: 3, chunks });
     let attempt = Some(wire::Attempt { number: 1, nonce: 1 });

@@ -92,7 +92,10 @@ impl Conversation {
     pub(crate) fn place(&self, calls: &mut [Arc<CallSpec>]) -> bool {
         let mut has_any = false;
         for call in calls {
-            if call.files.iter().any(|file| file.name == TOOL_CALL_CONVERSATION && file.object.sha256 == self.object.sha256)
+            if call
+                .files
+                .iter()
+                .any(|file| file.name == TOOL_CALL_CONVERSATION && file.object.sha256 == self.object.sha256)
             {
                 let files = &mut Arc::make_mut(call).files;
                 let files = files.iter_mut().filter(|file| file.name == TOOL_CALL_CONVERSATION);

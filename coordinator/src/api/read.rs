@@ -3,9 +3,9 @@
 
 use std::time::Duration;
 
+use proto::conversation::TOOL_CALL_CONVERSATION;
 use proto::convert::fields::fields_in;
 use proto::convert::{self, api};
-use proto::conversation::TOOL_CALL_CONVERSATION;
 use proto::history::TOOL_CALL_HISTORY;
 use proto::v1;
 use run::{

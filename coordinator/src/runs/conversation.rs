@@ -65,8 +65,6 @@ impl Runs {
 /// Whether the tool of a call requests the conversation, in any of its versions.
 fn requests(call: &RequestedCall, offer: &Offer<'_>) -> bool {
     let entry = offer.registry.catalog_of(offer.tenant).find(&call.tool);
-    let declares = |entry: &Entry| {
-        entry.hosted.manifest.context_keys.iter().any(|key| key == TOOL_CALL_CONVERSATION)
-    };
+    let declares = |entry: &Entry| entry.hosted.manifest.context_keys.iter().any(|key| key == TOOL_CALL_CONVERSATION);
     entry.into_iter().flat_map(Entry::versions).any(declares)
 }

@@ -53,7 +53,9 @@ pub const CHUNKS_PER_ATTEMPT_MAX: u32 = 1 << 20;
 pub const OUTPUT_BYTES_PER_ATTEMPT_MAX: usize = 64 * 1024 * 1024;
 /// Parts of one result.
 pub const RESULT_PARTS_MAX: usize = 256;
-/// Bytes of a channel's name, a media type, or the message of a progress.
+/// Sources that one text cites: far more than a person looks up.
+pub const CITATIONS_MAX: usize = 256;
+/// Bytes of a channel's name, a media type, the message of a progress, or the title or source of a citation.
 pub const LABEL_BYTES_MAX: usize = 1024;
 /// Chunks of one attempt that may wait for an earlier one. A worker keeps fewer unacknowledged, so no honest one gets
 /// here.

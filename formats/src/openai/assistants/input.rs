@@ -99,7 +99,8 @@ impl Asked {
 fn conversation(body: &Body<'_>) -> Result<Vec<v1::ConversationMessage>, InputError> {
     let mut all = Vec::new();
     let of_thread = body.value("thread")?["messages"].take();
-    for (at, messages) in [("/thread/messages", of_thread), ("/additional_messages", body.value("additional_messages")?)]
+    for (at, messages) in
+        [("/thread/messages", of_thread), ("/additional_messages", body.value("additional_messages")?)]
     {
         if messages.is_null() {
             continue;
@@ -135,7 +136,7 @@ pub fn tool_outputs(text: &[u8], run_id: &str) -> Result<(v1::SubmitToolOutputsR
             Value::String(text) => text.clone(),
             _ => return Err(InputError::invalid(format!("{at}/output"), "a text was expected")),
         };
-        let result = vec![v1::Content { body: Some(v1::content::Body::Text(text)) }];
+        let result = vec![v1::Content::from(v1::content::Body::Text(text))];
         outputs.push((at, v1::ToolOutput { call_id, result, error: String::new() }));
     }
     check_distinct(&outputs)?;

@@ -440,7 +440,7 @@ impl Agent {
 
     /// Answers the call that is a stored message.
     async fn confirm(&self, number: usize) -> Result<(), AgentError> {
-        let result = vec![v1::Content { body: Some(v1::content::Body::Text(STORED.to_owned())) }];
+        let result = vec![v1::Content::from(v1::content::Body::Text(STORED.to_owned()))];
         let answer = v1::ToolOutput { call_id: turn_id(number), result, error: String::new() };
         self.client.submit(&self.run_id, answer).await.map(drop).map_err(|error| self.failed(error))
     }

@@ -24,6 +24,8 @@
 //! # }
 //! ```
 
+mod template;
+
 use std::collections::{BTreeMap, HashMap, HashSet};
 
 use formats::heard::Heard;
@@ -38,6 +40,8 @@ use tonic::Status;
 pub use formats::tools::Format;
 pub use formats::turns::{Error as TurnError, Form};
 pub use serde_json::value::RawValue as Message;
+
+pub use self::template::{Template, TemplateError, with_output_schema};
 
 use crate::client::Client;
 use crate::error::{Error, metadata, reason};

@@ -8,6 +8,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     println!("cargo:rerun-if-changed=toolyard");
     let files = [
         "toolyard/v1/content.proto",
+        "toolyard/v1/conversation.proto",
         "toolyard/v1/fleet.proto",
         "toolyard/v1/index.proto",
         "toolyard/v1/objects.proto",

@@ -59,8 +59,8 @@ fn plain(name: &str, value: &RawValue) -> String {
 
 /// The calls in a file: a list, or an object with it.
 pub(crate) fn calls(path: &str) -> Result<v1::AppendCallsRequest, Failure> {
-    let v1::CreateRunRequest { calls, request_tools, files, approve, .. } = run(path)?;
-    Ok(v1::AppendCallsRequest { run_id: String::new(), calls, request_tools, files, approve })
+    let v1::CreateRunRequest { calls, request_tools, files, approve, conversation, .. } = run(path)?;
+    Ok(v1::AppendCallsRequest { run_id: String::new(), calls, request_tools, files, approve, conversation })
 }
 
 #[cfg(test)]

@@ -391,7 +391,7 @@ fn output(call_id: &str, answer: Result<String, String>) -> v1::ToolOutput {
         Ok(text) => (Some(v1::content::Body::Text(text)), String::new()),
         Err(error) => (None, error),
     };
-    let result = text.map(|text| v1::Content { body: Some(text) }).into_iter().collect();
+    let result = text.map(v1::Content::from).into_iter().collect();
     v1::ToolOutput { call_id: call_id.to_owned(), result, error }
 }
 

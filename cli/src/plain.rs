@@ -203,7 +203,7 @@ mod tests {
     use super::*;
 
     fn text(text: &str) -> v1::Content {
-        v1::Content { body: Some(Body::Text(text.to_owned())) }
+        v1::Content::from(Body::Text(text.to_owned()))
     }
 
     fn said(channel: &str, said: &str) -> Event {
@@ -254,7 +254,7 @@ mod tests {
     #[test]
     fn bytes_on_standard_error_are_passed_on_as_they_are() {
         let data = v1::Data { media_type: "application/octet-stream".to_owned(), data: vec![0, 0xff, 0xfe].into() };
-        let piece = Some(call_output::Piece::Content(v1::Content { body: Some(Body::Data(data)) }));
+        let piece = Some(call_output::Piece::Content(v1::Content::from(Body::Data(data))));
         let channel = "stderr".to_owned();
         let output = v1::CallOutput { call_id: "a".to_owned(), channel, piece, ..v1::CallOutput::default() };
         assert_eq!(told(true, vec![Event::CallOutput(output)]), [Piece::Beside(vec![0, 0xff, 0xfe])]);

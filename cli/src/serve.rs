@@ -335,6 +335,7 @@ pub(crate) async fn worker(args: WorkerArgs) -> Result<Exit, Failure> {
         admin,
         host_names,
         include_content,
+        observer: None,
         sandbox: told,
     };
     let mut interrupts = Interrupts::listen()?;

@@ -62,6 +62,6 @@ fn output(call_id: String, answer: Answer) -> Result<v1::ToolOutput, Failure> {
         return Err(Failure::Usage("--error is empty: say why there is no answer".to_owned()));
     }
     let body = text.map(Body::Text).or(json.map(Body::Json));
-    let result = body.map(|body| v1::Content { body: Some(body) }).into_iter().collect();
+    let result = body.map(v1::Content::from).into_iter().collect();
     Ok(v1::ToolOutput { call_id, result, error: error.unwrap_or_default() })
 }

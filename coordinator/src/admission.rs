@@ -2,6 +2,7 @@
 //! stored runs.
 
 pub(crate) mod accept;
+pub(crate) mod conversation;
 pub(crate) mod custom;
 pub(crate) mod error;
 pub(crate) mod limits;

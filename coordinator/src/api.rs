@@ -2,6 +2,7 @@
 //! their reasons. gRPC and HTTP only transport. No decisions about runs are made here.
 
 pub(crate) mod abandoned;
+mod conversation;
 mod erase;
 pub(crate) mod error;
 mod fleet;
@@ -151,6 +152,7 @@ impl Api {
         request: v1::AppendCallsRequest,
     ) -> Result<v1::AppendCallsResponse, ApiError> {
         let (id, mut calls) = (run_id(&request.run_id)?, asked(request.calls)?);
+        conversation::give(request.conversation, &mut calls, false)?;
         let approved = approved_in(&request.approve, &calls)?;
         if !request.request_tools.is_empty() {
             Box::pin(self.runs.may_append(id, calls.len())).await?;

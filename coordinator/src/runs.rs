@@ -5,6 +5,7 @@ mod answer_hooks;
 mod answer_token;
 pub(crate) mod approved;
 mod asking;
+mod conversation;
 mod decisions;
 mod digest;
 mod erase;
@@ -349,17 +350,20 @@ impl Runs {
             self.may_approve(approved)?;
             self.check_room()?;
             let mut calls = calls.to_vec();
-            let asks = self.asks();
-            if asks || !matches!(self.caller, Caller::Anyone) {
+            let (asks, converses) = (self.asks(), calls.iter().any(|call| call.conversation.is_some()));
+            if asks || converses || !matches!(self.caller, Caller::Anyone) {
                 let run = self.known(id).await?.run;
                 self.caller.may_add_to(&run)?;
                 self.quotas.admit(id, run.tenant(), calls.iter().map(|call| &*call.arguments))?;
-                if asks {
+                if asks || converses {
                     let registry = Arc::clone(&self.registry.borrow());
                     let scope = self.scope_in(&run, custom, &registry);
                     scope.offer.rename(&mut calls, self.form);
-                    Box::pin(self.resolve(&mut calls, scope.offer)).await;
-                    Box::pin(self.ask(&mut calls, &scope, id)).await;
+                    if asks {
+                        Box::pin(self.resolve(&mut calls, scope.offer)).await;
+                        Box::pin(self.ask(&mut calls, &scope, id)).await;
+                    }
+                    Box::pin(self.converse_in(id, &mut calls, &scope)).await?;
                 }
             }
             let is_quick = calls.iter().all(|call| match custom.get(&call.tool) {

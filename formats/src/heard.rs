@@ -146,7 +146,7 @@ impl Call {
     fn ended(&mut self, outcome: &v1::CallOutcome) -> End {
         if self.left_out_bytes > 0 {
             let note = format!("[{} more bytes of output are left out]", self.left_out_bytes);
-            self.said.push(v1::Content { body: Some(Body::Text(note)) });
+            self.said.push(v1::Content::from(Body::Text(note)));
         }
         End { fault: fault(outcome), outcome: outcome.clone() }
     }
@@ -181,7 +181,7 @@ mod tests {
     use super::*;
 
     fn text(text: &str) -> v1::Content {
-        v1::Content { body: Some(Body::Text(text.to_owned())) }
+        v1::Content::from(Body::Text(text.to_owned()))
     }
 
     fn said(piece: &str) -> Event {
@@ -221,7 +221,7 @@ mod tests {
     #[test]
     fn unfinished_images_are_not_for_the_model() {
         let data = v1::Data { media_type: "image/png".to_owned(), data: "a piece".into() };
-        let piece = Some(v1::call_output::Piece::Content(v1::Content { body: Some(Body::Data(data)) }));
+        let piece = Some(v1::call_output::Piece::Content(v1::Content::from(Body::Data(data))));
         let (call_id, channel) = ("a".to_owned(), PARTIAL_IMAGE.to_owned());
         let piece = Event::CallOutput(v1::CallOutput { call_id, channel, piece, ..v1::CallOutput::default() });
         assert_eq!(heard([piece, ended(completed())]).answer("a"), Some(Answer::new(vec![Part::Text("done")])));

@@ -103,6 +103,9 @@ impl Options {
         run.tools.append(&mut own.tools);
         run.request_tools.append(&mut own.request_tools);
         run.files.append(&mut own.files);
+        if run.conversation.is_empty() {
+            run.conversation = own.conversation;
+        }
         let both = |name: &str| {
             let message = "the request says this in its own form too: send it once";
             InputError::invalid(format!("/{MEMBER}/{name}"), message)
@@ -146,8 +149,17 @@ impl Options {
     /// The options have something that only a new run can have, named.
     #[must_use]
     pub fn of_new_run(&self) -> bool {
-        let v1::CreateRunRequest { calls, request_tools, files, approve, context, .. } = self.run.clone();
-        let other = v1::CreateRunRequest { calls, request_tools, files, approve, context, ..Default::default() };
+        let run = self.run.clone();
+        let v1::CreateRunRequest { calls, request_tools, files, approve, context, conversation, .. } = run;
+        let other = v1::CreateRunRequest {
+            calls,
+            request_tools,
+            files,
+            approve,
+            context,
+            conversation,
+            ..v1::CreateRunRequest::default()
+        };
         self.run != other
     }
 }

@@ -48,6 +48,8 @@
 //! | Gemini | `response.output` | the only part: as it is in `response.output`; else text | `inlineData` part | `inlineData` part | note | `response.error`, as text |
 //! | MCP | `text` | `text`; the only part also as `structuredContent` (before revision 2026-07-28 only an object) | `image` | `resource` | `audio`, or `resource` with a made `uri` | `isError` |
 //!
+//! Citations of a text are left out: models read the text.
+//!
 //! A note is a text with the media type and the size of data that the form cannot carry. Images are PNG, JPEG and WebP,
 //! in Responses and Anthropic also GIF, in MCP of any type. Data of type `text/…` or `application/json` that is UTF-8
 //! is text in every form, except `application/json` in MCP. A shell call has one output, independent of its number of
@@ -55,6 +57,7 @@
 
 mod answer;
 mod chunks;
+mod conversation;
 mod error;
 mod form;
 mod forms;
@@ -63,6 +66,7 @@ pub(crate) mod json;
 mod turn;
 
 pub use answer::{Answer, Part};
+pub(crate) use conversation::conversation_of;
 pub use error::{Error, Problem};
 pub use form::{Form, UnknownName};
 pub(crate) use forms::responses::{Kind as ItemKind, output_item};

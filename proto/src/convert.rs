@@ -19,8 +19,8 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use run::{
-    AfterPartialOutput, Backoff, CallError, Concurrency, Content, DefaultDecision, ErrorKind, InvalidId, Object,
-    Policy, Progress, RetryOn, Rules, Violation,
+    AfterPartialOutput, Backoff, CallError, Citation, CitationSource, CitedText, Concurrency, Content, DefaultDecision,
+    ErrorKind, InvalidId, Object, Policy, Progress, RetryOn, Rules, Violation,
 };
 
 use self::fields::NotAnObject;
@@ -85,13 +85,39 @@ pub(crate) fn content_out(content: &Content) -> v1::Content {
             v1::content::Body::Data(v1::Data { media_type: media_type.clone(), data: data.clone() })
         }
         Content::Object(object) => v1::content::Body::Object(object_out(object)),
+        Content::Cited(cited) => v1::content::Body::Text(cited.text.clone()),
     };
-    v1::Content { body: Some(body) }
+    let citations = match content {
+        Content::Cited(cited) => cited.citations.iter().map(citation_out).collect(),
+        Content::Text(_) | Content::Json(_) | Content::Data { .. } | Content::Object(_) => Vec::new(),
+    };
+    v1::Content { body: Some(body), citations }
+}
+
+fn citation_out(citation: &Citation) -> v1::Citation {
+    let source = match citation.source.clone() {
+        CitationSource::Url(url) => v1::citation::Source::Url(url),
+        CitationSource::File(id) => v1::citation::Source::FileId(id),
+    };
+    v1::Citation { source: Some(source), title: citation.title.clone(), start: citation.start, end: citation.end }
+}
+
+/// `None` for a source of a kind that is newer than this program.
+fn citation_in(wire: v1::Citation) -> Option<Citation> {
+    let source = match wire.source? {
+        v1::citation::Source::Url(url) => CitationSource::Url(url),
+        v1::citation::Source::FileId(id) => CitationSource::File(id),
+    };
+    Some(Citation { source, title: wire.title, start: wire.start, end: wire.end })
 }
 
 pub(crate) fn content_in(wire: v1::Content) -> Result<Content, InvalidMessage> {
     match wire.body.ok_or(InvalidMessage::Missing("the body of a content"))? {
-        v1::content::Body::Text(text) => Ok(Content::Text(text)),
+        v1::content::Body::Text(text) if wire.citations.is_empty() => Ok(Content::Text(text)),
+        v1::content::Body::Text(text) => {
+            let citations = wire.citations.into_iter().filter_map(citation_in).collect();
+            Ok(Content::Cited(Box::new(CitedText { text, citations })))
+        }
         v1::content::Body::Json(json) => Ok(Content::Json(json)),
         v1::content::Body::Data(v1::Data { media_type, data }) => Ok(Content::Data { media_type, data }),
         v1::content::Body::Object(object) => Ok(Content::Object(Box::new(object_in(object)?))),

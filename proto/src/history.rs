@@ -101,6 +101,7 @@ fn size(spec: &CallSpec, outcome: &Outcome) -> usize {
         Outcome::Completed(result) => result.iter().map(|part| match part {
             Content::Text(text) | Content::Json(text) => text.len(),
             Content::Object(object) => object.preview.len(),
+            Content::Cited(cited) => cited.text.len(),
             Content::Data { .. } => 0,
         }),
         Outcome::Failed(_) | Outcome::Cancelled { .. } | Outcome::Expired(_) => return spec.arguments.len(),
@@ -115,6 +116,7 @@ fn whole(spec: &CallSpec, outcome: &Outcome) -> PastCall {
         Content::Text(text) => PastContent::Text(text.clone()),
         Content::Json(text) => json(text.as_bytes()).map_or_else(|| PastContent::Text(text.clone()), PastContent::Json),
         Content::Object(object) => PastContent::Text(object.preview.clone()),
+        Content::Cited(cited) => PastContent::Text(cited.text.clone()),
         Content::Data { media_type, data } => PastContent::Data { media_type: media_type.clone(), bytes: data.len() },
     };
     let outcome = match outcome {
@@ -129,7 +131,7 @@ fn whole(spec: &CallSpec, outcome: &Outcome) -> PastCall {
 }
 
 /// JSON that other readers can parse inside the history.
-fn json(text: &[u8]) -> Option<Value> {
+pub(crate) fn json(text: &[u8]) -> Option<Value> {
     serde_json::from_slice(text).ok().filter(|value| depth(value) <= DEPTH_MAX)
 }
 

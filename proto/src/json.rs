@@ -315,6 +315,7 @@ mod tests {
             call_id: "a".to_owned(),
             piece: Some(v1::call_output::Piece::Content(v1::Content {
                 body: Some(v1::content::Body::Data(v1::Data { media_type: "x/y".to_owned(), data: vec![1, 2].into() })),
+                citations: Vec::new(),
             })),
             ..v1::CallOutput::default()
         };

@@ -4,6 +4,7 @@
 pub mod choice;
 #[cfg(feature = "grpc")]
 pub mod codec;
+pub mod conversation;
 pub mod convert;
 pub mod elicitation;
 pub mod history;
@@ -18,6 +19,13 @@ pub mod subject;
 #[allow(missing_debug_implementations, clippy::all, reason = "generated code")]
 pub mod v1 {
     include!(concat!(env!("OUT_DIR"), "/toolyard.v1.rs"));
+
+    impl From<content::Body> for Content {
+        /// Content without citations.
+        fn from(body: content::Body) -> Self {
+            Self { body: Some(body), ..Self::default() }
+        }
+    }
 
     impl From<CreateRunRequest> for ExecuteRunRequest {
         /// Requests the output under the default floor policy.

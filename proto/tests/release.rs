@@ -11,10 +11,10 @@ use std::time::Duration;
 use bytes::Bytes;
 use run::{
     AfterPartialOutput, Approval, AskedBy, AttemptId, AttemptNumber, AttemptOutcome, Backoff, CallError, CallIndex,
-    CallSpec, Chunk, ChunkIndex, Completion, Concurrency, Content, DeadlineKind, Decider, Decision, DefaultDecision,
-    Effects, EraseRequest, Erasure, ErrorKind, Event, Fields, File, Manifest, NewQuestion, Nonce, Object, Origin,
-    Permission, Policy, PoolId, Progress, Requester, ResultUse, RetryOn, Role, Roles, Route, Rules, RunId, RunOpened,
-    Shard, StopStage, Timestamp, Verdict, Violation, WithoutWorker,
+    CallSpec, Chunk, ChunkIndex, Citation, CitedText, Completion, Concurrency, Content, DeadlineKind, Decider,
+    Decision, DefaultDecision, Effects, EraseRequest, Erasure, ErrorKind, Event, Fields, File, Manifest, NewQuestion,
+    Nonce, Object, Origin, Permission, Policy, PoolId, Progress, Requester, ResultUse, RetryOn, Role, Roles, Route,
+    Rules, RunId, RunOpened, Shard, StopStage, Timestamp, Verdict, Violation, WithoutWorker,
 };
 use toolyard_proto::convert::log::{Dispatch, decode, decode_job, encode};
 use toolyard_proto::convert::object::{ChunkReply, ChunkRequest, Upload};
@@ -99,6 +99,11 @@ fn object() -> Content {
     }))
 }
 
+fn cited() -> Content {
+    let page = Citation::url("https://owls.example", "Owls").at(1..4);
+    Content::Cited(Box::new(CitedText { text: "owls".to_owned(), citations: vec![page, Citation::file("f1", "")] }))
+}
+
 fn dispatch() -> Dispatch {
     Dispatch { spec: Arc::new(spec()), requester: requester(), is_stored: true }
 }
@@ -157,6 +162,13 @@ fn delays() -> Vec<(&'static str, Vec<Event>)> {
 fn with_hooks() -> (&'static str, Vec<Event>) {
     let spec = CallSpec { required_hooks: vec!["redact".to_owned(), "scan".to_owned()], ..spec() };
     ("calls with required hooks appended", vec![Event::CallsAppended { calls: vec![Arc::new(spec)] }])
+}
+
+/// The end of an attempt with a text that has sources, and its name.
+fn with_citations() -> (&'static str, Vec<Event>) {
+    let outcome = AttemptOutcome::Completed(vec![cited()].into());
+    let ended = Event::AttemptEnded { attempt: attempt(), pool: pool(), chunks: 7, outcome };
+    ("attempt completed with citations", vec![ended])
 }
 
 /// Entries of the log that name who asked, by name.
@@ -238,7 +250,7 @@ fn entries() -> Vec<(&'static str, Vec<Event>)> {
         ("attempt returned", vec![ended(AttemptOutcome::Returned)]),
         ("attempt overran its call", vec![ended(AttemptOutcome::Expired)]),
     ];
-    [entries, delays(), vec![with_hooks()]].concat()
+    [entries, delays(), vec![with_hooks(), with_citations()]].concat()
 }
 
 fn manifest() -> Manifest {

@@ -7,9 +7,9 @@ use bytes::Bytes;
 use proptest::prelude::*;
 use run::{
     AfterPartialOutput, Approval, AskedBy, AttemptId, AttemptNumber, AttemptOutcome, Backoff, CallError, CallIndex,
-    CallSpec, Chunk, ChunkIndex, Concurrency, Content, DeadlineKind, Decider, Decision, DefaultDecision, ErrorKind,
-    Event, File, Nonce, Object, ObjectId, Policy, PoolId, Progress, Requester, RetryOn, Role, Roles, Route, RunId,
-    RunOpened, Shard, StopStage, Timestamp, Verdict, Violation, WithoutWorker,
+    CallSpec, Chunk, ChunkIndex, Citation, CitedText, Concurrency, Content, DeadlineKind, Decider, Decision,
+    DefaultDecision, ErrorKind, Event, File, Nonce, Object, ObjectId, Policy, PoolId, Progress, Requester, RetryOn,
+    Role, Roles, Route, RunId, RunOpened, Shard, StopStage, Timestamp, Verdict, Violation, WithoutWorker,
 };
 use toolyard_proto::convert::log::{self, Dispatch};
 use toolyard_proto::convert::worker::{
@@ -36,7 +36,17 @@ fn content() -> impl Strategy<Value = Content> {
         (".*", prop::collection::vec(any::<u8>(), 0..40))
             .prop_map(|(media_type, data)| Content::Data { media_type, data: data.into() }),
         object().prop_map(|object| Content::Object(Box::new(object))),
+        cited().prop_map(|cited| Content::Cited(Box::new(cited))),
     ]
+}
+
+fn cited() -> impl Strategy<Value = CitedText> {
+    let citation =
+        (".*", ".*", any::<bool>(), any::<(u32, u32)>()).prop_map(|(source, title, is_page, (start, end))| {
+            let citation = if is_page { Citation::url(source, title) } else { Citation::file(source, title) };
+            citation.at(start..end)
+        });
+    (".*", prop::collection::vec(citation, 1..4)).prop_map(|(text, citations)| CitedText { text, citations })
 }
 
 fn object() -> impl Strategy<Value = Object> {

@@ -48,6 +48,7 @@ pub fn said(events: &[RunEvent]) -> HashMap<String, String> {
                 *next += 1;
                 if let Some(v1::call_output::Piece::Content(v1::Content {
                     body: Some(v1::content::Body::Text(piece)),
+                    ..
                 })) = &output.piece
                 {
                     text.push_str(piece);

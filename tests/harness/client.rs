@@ -59,7 +59,11 @@ pub fn call(id: &str, tool: &str, arguments: serde_json::Value) -> v1::NewCall {
 #[must_use]
 pub fn client_answer(id: &str, text: &str) -> v1::ToolOutput {
     let body = Some(v1::content::Body::Text(text.to_owned()));
-    v1::ToolOutput { call_id: id.to_owned(), result: vec![v1::Content { body }], error: String::new() }
+    v1::ToolOutput {
+        call_id: id.to_owned(),
+        result: vec![v1::Content { body, ..v1::Content::default() }],
+        error: String::new(),
+    }
 }
 
 /// The stable reason of an error.

@@ -89,13 +89,13 @@ async fn tools_with_backends_show_progress_and_results_in_the_native_api() {
     let bytes: Vec<u8> = pieces
         .iter()
         .filter_map(|piece| match piece {
-            Piece::Content(v1::Content { body: Some(Body::Data(data)) }) => Some(data.data.to_vec()),
+            Piece::Content(v1::Content { body: Some(Body::Data(data)), .. }) => Some(data.data.to_vec()),
             _ => None,
         })
         .flatten()
         .collect();
     assert_eq!((progress.count(), bytes == partial_image()), (3, true));
-    let [_, v1::Content { body: Some(Body::Object(object)) }] = &outcomes["image_generation"].result[..] else {
+    let [_, v1::Content { body: Some(Body::Object(object)), .. }] = &outcomes["image_generation"].result[..] else {
         panic!("{outcomes:?}")
     };
     let url = json_of(&outcomes["image_generation"])["url"].as_str().expect("it has a url").to_owned();
@@ -151,7 +151,9 @@ async fn an_image_of_a_run_that_is_not_stored_is_inline_in_both_apis() {
     let id = created.run.expect("the response has the run").run_id;
     let run = harness::Run { client: yard.client.clone(), id };
     let outcomes = check::outcomes(&run.watch(v1::FloorPolicy::Arrival).await.to_end().await);
-    let [_, v1::Content { body: Some(Body::Data(data)) }] = &outcomes["a"].result[..] else { panic!("{outcomes:?}") };
+    let [_, v1::Content { body: Some(Body::Data(data)), .. }] = &outcomes["a"].result[..] else {
+        panic!("{outcomes:?}")
+    };
     assert!(data.data == image() && json_of(&outcomes["a"])["url"].is_null());
 }
 

@@ -66,7 +66,7 @@ async fn an_answer_that_the_log_cannot_hold_is_refused_and_its_call_waits_on() {
     let yard = Yard::start(FIXTURE).await;
     let _worker = yard.worker().await;
     let run = yard.client.create(vec![question("q")]).await;
-    let part = |body| v1::Content { body: Some(body) };
+    let part = |body| v1::Content::from(body);
     let text = |text: String| part(v1::content::Body::Text(text));
     let data = |media_type: String| {
         part(v1::content::Body::Data(v1::Data { media_type, data: bytes::Bytes::from_static(b"x") }))

@@ -204,6 +204,24 @@ async fn nothing_is_left_of_a_run_that_is_not_to_be_stored_and_all_of_one_beside
 }
 
 #[tokio::test]
+async fn a_conversation_is_erased_with_its_run_whether_it_is_in_the_log_or_beside_it() {
+    let Scene { yard, mut stored, store: _store, _worker } = scene().await;
+    for (large, place) in [(1, "ty-log"), (200_000, "ty-objects")] {
+        let text = format!("{SECRET} {}", "x".repeat(large));
+        let said = v1::ConversationMessage { role: v1::ConversationRole::User.into(), text, ..Default::default() };
+        let calls = vec![call("c", "converses", json!({})), call("slow", "sleep", json!({ "ms": 1500, "text": "hi" }))];
+        let conversation = vec![said];
+        let new = v1::CreateRunRequest { calls, conversation, store: Some(false), ..v1::CreateRunRequest::default() };
+        let run = create(&yard.client, new).await;
+        let events = run.watch(FloorPolicy::Interleaved).await.to_end().await;
+        assert_eq!(check::outcomes(&events)["c"].state(), v1::CallState::Completed);
+        let traces = stored.traces_of(&run.id).await;
+        assert!(traces.iter().any(|trace| trace.starts_with(place)), "{place}: {traces:#?}");
+        stored.until_there_is_no_trace_of(&run.id).await;
+    }
+}
+
+#[tokio::test]
 async fn the_next_owner_erases_what_one_left_that_died_right_after_the_end_or_in_the_middle() {
     let Scene { mut yard, mut stored, store, _worker } = scene().await;
     let run = create(&yard.client, request()).await;
@@ -257,7 +275,7 @@ async fn what_a_worker_says_of_an_erased_run_does_not_stay_and_of_a_kept_one_doe
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
 
-    let piece = wire::chunk::Piece::Content(v1::Content { body: Some(v1::content::Body::Text(SECRET.to_owned())) });
+    let piece = wire::chunk::Piece::Content(v1::Content::from(v1::content::Body::Text(SECRET.to_owned())));
     let chunks = vec![wire::Chunk { channel: String::new(), piece: Some(piece) }];
     let output = wire::event::Kind::Output(wire::Output { first: 3, chunks });
     let attempt = Some(wire::Attempt { number: 1, nonce: 1 });

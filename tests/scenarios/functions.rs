@@ -140,7 +140,10 @@ async fn the_client_library_follows_one_call_as_a_stream_of_its_own() {
     let heard: Vec<CallEvent> =
         client.stream_call(call).await.expect("it is accepted").try_collect().await.expect("it is heard to its end");
     let chunks = heard.iter().filter_map(|event| match event {
-        CallEvent::Chunk { content: v1::Content { body: Some(v1::content::Body::Text(text)) }, .. } => Some(&**text),
+        CallEvent::Chunk { content, .. } => match &content.body {
+            Some(v1::content::Body::Text(text)) => Some(&**text),
+            _ => None,
+        },
         _ => None,
     });
     let chunks: Vec<&str> = chunks.collect();

@@ -28,6 +28,7 @@ mod clock_skew;
 mod cluster;
 mod collaboration;
 mod context;
+mod conversation;
 mod coordinator_crash;
 mod cost;
 mod costly;

@@ -130,7 +130,7 @@ async fn an_image_of_twenty_megabytes_is_a_reference_that_is_read_whole_and_in_r
     let _worker = yard.worker().await;
     let run = yard.client.create(vec![call("a", "draws", json!({ "bytes": IMAGE }))]).await;
     let outcome = check::outcomes(&run.watch(FloorPolicy::Arrival).await.to_end().await)["a"].clone();
-    let [v1::Content { body: Some(Body::Object(object)) }] = &outcome.result[..] else { panic!("{outcome:?}") };
+    let [v1::Content { body: Some(Body::Object(object)), .. }] = &outcome.result[..] else { panic!("{outcome:?}") };
     assert_eq!((object.media_type.as_str(), object.size_bytes), ("image/png", IMAGE as u64));
     let pixels = |range: std::ops::Range<usize>| range.map(|index| u8::try_from(index / 7 % 251).expect("it fits"));
     let image: Vec<u8> = pixels(0..IMAGE).collect();

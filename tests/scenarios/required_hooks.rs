@@ -65,7 +65,7 @@ fn entry(kinds: Vec<wire::event::Kind>) -> Vec<u8> {
 
 /// As a worker of an earlier release writes them, which does not know that hooks can be required.
 fn entries_of_an_old_worker() -> [Vec<u8>; 2] {
-    let secret = || proto::v1::Content { body: Some(proto::v1::content::Body::Text("s3cret".to_owned())) };
+    let secret = || proto::v1::Content::from(proto::v1::content::Body::Text("s3cret".to_owned()));
     let lease = "nowhere".into();
     let started = wire::AttemptStarted { worker_id: "worker-old".to_owned(), lease, from: 0 };
     let piece = Some(wire::chunk::Piece::Content(secret()));

@@ -123,3 +123,47 @@ async fn the_result_of_a_hidden_tool_is_for_the_model_and_is_not_shown() {
     let items: Vec<&str> = streamed.lines().filter(|line| line.contains("response.output_item")).collect();
     assert!(!items.is_empty() && items.iter().all(|item| !item.contains("unseen")), "{streamed}");
 }
+
+#[tokio::test]
+async fn sources_that_a_tool_names_are_beside_its_text_wherever_an_api_has_a_place_for_them() {
+    let yard = Yard::start(FIXTURE).await;
+    let _worker = yard.worker().await;
+    let run = yard.client.create(vec![call("a", "cites", json!({})), call("b", "reviews", json!({}))]).await;
+    let outcomes = check::outcomes(&run.watch(FloorPolicy::Arrival).await.to_end().await);
+    let [cited, plain] = &outcomes["a"].result[..] else { panic!("{outcomes:?}") };
+    assert_eq!(cited.body, Some(v1::content::Body::Text("Über owls.".to_owned())));
+    let source =
+        |citation: &v1::Citation| (citation.source.clone(), citation.title.clone(), citation.start..citation.end);
+    let url = v1::citation::Source::Url("https://owls.example/night".to_owned());
+    let file = v1::citation::Source::FileId("file_1".to_owned());
+    let expected = [(Some(url), "Owls".to_owned(), 0..4), (Some(file), "owls.md".to_owned(), 0..0)];
+    assert_eq!(cited.citations.iter().map(source).collect::<Vec<_>>(), expected);
+    assert!(plain.citations.is_empty(), "{plain:?}");
+    assert_eq!(run.get().await.calls[0].outcome.as_ref().map(|outcome| &outcome.result), Some(&outcomes["a"].result));
+
+    let http = yard.http();
+    let function =
+        |id: &str, name: &str| json!({ "type": "function_call", "call_id": id, "name": name, "arguments": "{}" });
+    let input = json!([function("a", "cites"), function("b", "reviews")]);
+    let response = http.post("/responses", &json!({ "input": input })).await.json();
+    let url = "https://owls.example/night";
+    let annotations = json!([
+        { "type": "url_citation", "start_index": 0, "end_index": 4, "url": url, "title": "Owls" },
+        { "type": "file_citation", "index": 1, "file_id": "file_1", "filename": "owls.md" },
+    ]);
+    let items = response["output"].as_array().unwrap_or_else(|| panic!("{response}"));
+    let message = items.iter().find(|item| item["type"] == "message").unwrap_or_else(|| panic!("{response}"));
+    assert_eq!(message["content"][0]["annotations"], annotations);
+    assert_eq!(
+        (&message["content"][1]["text"], &message["content"][1]["annotations"]),
+        (&json!("That is all."), &json!([]))
+    );
+    let item = items.iter().find(|item| item["name"] == "cites").unwrap_or_else(|| panic!("{response}"));
+    assert_eq!(item["toolyard"]["annotations"], annotations);
+
+    // What a model reads is the text.
+    let tool_calls = json!([{ "id": "a", "type": "function", "function": { "name": "cites", "arguments": "{}" } }]);
+    let turn = json!({ "role": "assistant", "tool_calls": tool_calls });
+    let answer = http.post("/v1/tool_calls:batch", &turn).await.json();
+    assert_eq!(answer["messages"][0]["content"], "Über owls.\nThat is all.");
+}

@@ -184,13 +184,19 @@ async fn a_secret_that_went_through_is_in_no_log_no_trace_and_no_metric() {
         call("given", "knows", json!({})),
         call("misgiven", "sees", json!({})),
         call("gives", "remembers", json!({ "state": { SECRET: SECRET }, "after_ms": 1 })),
+        call("converses", "converses", json!({})),
     ];
     let given = [("user", json!(SECRET)), ("note", json!([SECRET]))].map(|(key, value)| (key.to_owned(), value));
     let given = serde_json::Value::Object(given.into_iter().collect()).to_string();
     let calls =
         calls.into_iter().map(|call| v1::NewCall { call_id: String::new(), context: given.clone(), ..call }).collect();
     let mut runs = yard.client.runs.clone();
-    let mut stream = runs.execute_run(request(calls, "01")).await.expect("it is accepted").into_inner();
+    let mut request = request(calls, "01");
+    let role = v1::ConversationRole::User.into();
+    let said = |text: String| v1::ConversationMessage { role, text, ..v1::ConversationMessage::default() };
+    let run = request.get_mut().run.as_mut().expect("it has a run");
+    run.conversation = vec![said(SECRET.to_owned()), said(SECRET.repeat(20_000))];
+    let mut stream = runs.execute_run(request).await.expect("it is accepted").into_inner();
     read(&mut stream, |_| false).await;
     drop(stream);
     collector.until(TRACE, |spans| named(spans, "toolyard.v1.RunService/ExecuteRun").len() == 1).await;
@@ -234,4 +240,27 @@ async fn content_is_in_a_trace_where_it_was_asked_for_and_a_tool_may_trace_on() 
     // The tool returns the parent span for its own spans, which is in the metadata.
     let result = format!("hi, 00-{TRACE}-{}-01", hex(&span.span_id));
     assert_eq!(said(span, "gen_ai.tool.call.result"), Some(result));
+}
+
+#[tokio::test]
+async fn an_embedding_program_names_the_spans_of_tools_and_adds_attributes() {
+    let collector = Collector::start().await;
+    let yard = Yard::start_with(collector.of(&Fixture::new(FIXTURE))).await;
+    let fixture = yard.fixture.with("TOOLYARD_FIXTURE_OBSERVER", true);
+    let _worker = fixture.worker(&yard.broker.url(), "main", 4).await;
+    yard.client.wait_for_tool("echo").await;
+    let mut echo = call("c", "echo", json!({ "text": "hi" }));
+    echo.metadata.insert("order".to_owned(), "4711".to_owned());
+    let mut request = request(vec![echo, count("d", 1, 1)], "01");
+    request.get_mut().run.as_mut().expect("it has a run").tenant = "acme".to_owned();
+    let mut runs = yard.client.runs.clone();
+    let mut stream = runs.execute_run(request).await.expect("it is accepted").into_inner();
+    read(&mut stream, |_| false).await;
+    let is_there =
+        |spans: &[Span]| ["shop echo", "execute_tool count"].iter().all(|name| named(spans, name).len() == 1);
+    let spans = collector.until(TRACE, is_there).await;
+    let span = only(&spans, "shop echo");
+    let attribute = |name: &str| said(span, name).unwrap_or_else(|| panic!("no {name} in {span:#?}"));
+    assert_eq!(["shop.order", "shop.tenant", "gen_ai.tool.name"].map(attribute), ["4711", "acme", "echo"]);
+    assert!(attribute("shop.attempt").starts_with("1 of run_") && attribute("shop.description") != "0");
 }

@@ -233,7 +233,7 @@ async fn entries_that_a_newer_coordinator_wrote_stop_no_command_and_no_deadline(
 /// An entry in which an attempt sends output and completes.
 fn forged_output(run: &str) -> bytes::Bytes {
     use proto::wire::v1 as wire;
-    let content = v1::Content { body: Some(v1::content::Body::Text(format!("forged for {run}"))) };
+    let content = v1::Content::from(v1::content::Body::Text(format!("forged for {run}")));
     let chunk = wire::Chunk { channel: String::new(), piece: Some(wire::chunk::Piece::Content(content.clone())) };
     let output = wire::event::Kind::Output(wire::Output { first: 0, chunks: vec![chunk] });
     let ended = wire::event::Kind::AttemptEnded(wire::AttemptEnded {

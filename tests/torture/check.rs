@@ -242,8 +242,9 @@ impl Story {
         let (from, newest) = (told.counts_from, told.started.last().copied());
         let (heard, next) = told.heard.unwrap_or((*attempt, 0));
         told.heard = Some((*attempt, chunk + 1));
-        if let Some(v1::call_output::Piece::Content(v1::Content { body: Some(v1::content::Body::Text(text)) })) =
-            &output.piece
+        if let Some(v1::call_output::Piece::Content(v1::Content {
+            body: Some(v1::content::Body::Text(text)), ..
+        })) = &output.piece
         {
             told.said.push_str(text);
         }

@@ -345,6 +345,7 @@ fn text(result: &[Content]) -> String {
         Content::Text(text) | Content::Json(text) => text.clone(),
         Content::Data { media_type, data } => format!("[{media_type}, {} bytes]", data.len()),
         Content::Object(object) => object.preview.clone(),
+        Content::Cited(cited) => cited.text.clone(),
     };
     result.iter().map(part).collect::<Vec<_>>().join("\n")
 }

@@ -12,6 +12,7 @@ pub mod interceptors;
 mod metrics;
 mod nats;
 mod objects;
+mod observe;
 mod publisher;
 
 use std::net::SocketAddr;
@@ -28,6 +29,7 @@ pub use ::objects::Bucket;
 pub use hooked::Unwatchable;
 pub use hooks::{self, Hooks};
 pub use nats::Error;
+pub use observe::{Observation, ObservedCall, Observer};
 /// The parts of the tool SDK that a program needs to host tools.
 pub use proto::convert::worker::WorkerSandbox;
 pub use run::{PoolId, WorkerId};
@@ -60,6 +62,8 @@ pub struct Options {
     pub host_names: Vec<String>,
     /// Whether traces include the arguments and results of calls. Then every reader of the traces can read them.
     pub include_content: bool,
+    /// Names and attributes of a program's own for the spans of calls; `None`: only those that every worker has.
+    pub observer: Option<Observer>,
     /// How programs of its tools are confined, for its admin port and for lists of workers; `None` if they start none.
     pub sandbox: Option<SandboxReport>,
 }
@@ -88,6 +92,7 @@ impl Options {
             admin: None,
             host_names: Vec::new(),
             include_content: false,
+            observer: None,
             sandbox: None,
         }
     }

@@ -41,6 +41,7 @@ use crate::attempt::Signals;
 use crate::hooked::{Tables, Unwatchable, Watched};
 use crate::metrics::Counts;
 use crate::objects::Objects;
+use crate::observe::Observer;
 use crate::{Options, SandboxReport, limit_slots};
 
 /// How long the broker may take to confirm an entry before it is sent again. It answers in a millisecond or not at all:
@@ -109,6 +110,8 @@ pub(crate) struct Core {
     slot_freed: Notify,
     /// Traces include arguments and results of tools.
     include_content: bool,
+    /// Adds to the spans of calls.
+    observer: Option<Observer>,
     /// How programs of tools are confined.
     sandbox: Option<SandboxReport>,
 }
@@ -175,6 +178,7 @@ pub(crate) async fn serve(
         slotless: Cell::default(),
         slot_freed: Notify::default(),
         include_content: options.include_content,
+        observer: options.observer.clone(),
         sandbox: options.sandbox.clone(),
     });
     if options.include_content {

@@ -94,12 +94,16 @@ impl Objects {
     }
 
     async fn store(&self, id: ObjectId, part: Content, shown_max: usize) -> Result<Object, StoreError> {
-        let size = part.size();
+        let size = if let Content::Cited(cited) = &part { cited.text.len() } else { part.size() };
         let (media_type, shown, data) = match part {
             Content::Text(text) => (object::TEXT.to_owned(), beginning(&text, shown_max).to_owned(), text.into()),
             Content::Json(json) => (object::JSON.to_owned(), beginning(&json, shown_max).to_owned(), json.into()),
             Content::Data { media_type, data } => (media_type, String::new(), data),
             Content::Object(object) => return Ok(*object),
+            // The object is its text alone.
+            Content::Cited(cited) => {
+                (object::TEXT.to_owned(), beginning(&cited.text, shown_max).to_owned(), cited.text.into())
+            }
         };
         let preview = preview(&shown, size, Some(&format!("the whole of it is object {id}")));
         let sha256 = self.put(&id, data).await?;

@@ -3,7 +3,7 @@
 use super::*;
 
 fn text(text: &str) -> v1::Content {
-    v1::Content { body: Some(v1::content::Body::Text(text.to_owned())) }
+    v1::Content::from(v1::content::Body::Text(text.to_owned()))
 }
 
 fn opened(calls: &[(&str, &str)]) -> Event {

@@ -7,6 +7,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use formats::tools::{self, Format};
 use hooks::{Confirmation, Hooks};
+use proto::conversation::TOOL_CALL_CONVERSATION;
 use proto::history;
 use proto::names::CALLED_AS;
 use run::{
@@ -16,6 +17,7 @@ use run::{
 use schema::steps::Steps;
 use sha2::{Digest as _, Sha256};
 
+use crate::admission::conversation::Conversation;
 use crate::admission::custom::{Custom, CustomTools};
 use crate::admission::error::RequestError;
 use crate::admission::limits;
@@ -55,6 +57,8 @@ pub(crate) struct RequestedCall {
     pub(crate) is_clients: bool,
     /// Its tool must be one that streams.
     pub(crate) must_stream: bool,
+    /// The conversation of its request, for a tool that requests it.
+    pub(crate) conversation: Option<Arc<Conversation>>,
     /// The error of the call, according to hooks and resolvers.
     pub(crate) refusal: Option<CallError>,
     /// How its tool is known, if it is not listed.
@@ -243,8 +247,6 @@ pub(crate) fn accept_one(mut call: RequestedCall, index: usize, scope: &Scope<'_
         without_worker,
         concurrency,
         approval,
-        context,
-        files,
         is_clients,
         must_stream,
         refusal,
@@ -284,7 +286,7 @@ pub(crate) fn accept_one(mut call: RequestedCall, index: usize, scope: &Scope<'_
     let concurrency = concurrency.or_else(says).unwrap_or(Concurrency::Parallel);
     let result_use = found.map(|(_, entry)| entry.hosted.manifest.result_use).unwrap_or_default();
     let keys = executed.map_or(&[][..], |(_, entry)| &entry.hosted.manifest.context_keys);
-    let context = given(keys, scope.context, &context);
+    let (context, files) = given(keys, scope.context, (&call.context, call.files, call.conversation));
     let required_hooks = required_hooks(&tool, executed, scope);
     let tool = facade.map_or(tool, |facade| facade.tool.clone());
     CallSpec {
@@ -407,11 +409,15 @@ fn without_nulls(entry: &Entry, arguments: &Bytes, steps: &mut Steps) -> Option<
 }
 
 /// The context of a call: of the run's context, overridden by the call's, the keys that the tool declares. The place of
-/// the run's history is reserved until the call's job is stored.
-fn given(keys: &[String], run: &Fields, call: &Fields) -> Fields {
+/// the run's history is reserved until the call's job is stored. The conversation is there or among the files.
+fn given(
+    keys: &[String],
+    run: &Fields,
+    (call, mut files, conversation): (&Fields, Vec<File>, Option<Arc<Conversation>>),
+) -> (Fields, Vec<File>) {
     let mut given = Fields::default();
     if keys.is_empty() {
-        return given;
+        return (given, files);
     }
     given.overlay(run);
     given.overlay(call);
@@ -419,7 +425,10 @@ fn given(keys: &[String], run: &Fields, call: &Fields) -> Fields {
     if keys.iter().any(|key| key == history::TOOL_CALL_HISTORY) {
         given.set(history::TOOL_CALL_HISTORY, history::NONE);
     }
-    given
+    if let Some(conversation) = conversation.filter(|_| keys.iter().any(|key| key == TOOL_CALL_CONVERSATION)) {
+        conversation.give(&mut given, &mut files);
+    }
+    (given, files)
 }
 
 /// The approval that a call awaits which a worker executes.

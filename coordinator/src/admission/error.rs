@@ -68,6 +68,8 @@ pub(crate) enum RequestError {
     InlinedBusy,
     #[error("{0}")]
     ObjectsUnavailable(String),
+    #[error("the conversation is {size} bytes as JSON, the limit is {limit}: leave out its oldest messages")]
+    ConversationTooLarge { size: usize, limit: usize },
     #[error("the upload is larger than {} bytes, the limit of an object", run::limit::OBJECT_BYTES_MAX)]
     ObjectTooLarge,
     #[error("requested range is outside the object ({size} bytes)")]
@@ -127,7 +129,7 @@ impl RequestError {
             Self::UploadsBusy => Reason::UploadsBusy,
             Self::InlinedBusy => Reason::InlinedBusy,
             Self::ObjectsUnavailable(_) => Reason::ObjectsUnavailable,
-            Self::ObjectTooLarge | Self::TooLarge => Reason::PayloadTooLarge,
+            Self::ObjectTooLarge | Self::TooLarge | Self::ConversationTooLarge { .. } => Reason::PayloadTooLarge,
             Self::OutOfObject { .. } => Reason::OutOfObject,
             Self::RequestIdTaken { .. } => Reason::RequestIdTaken,
             Self::LogFull(_) | Self::RequestIdsFull => Reason::LogFull,

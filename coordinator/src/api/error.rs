@@ -79,6 +79,9 @@ impl From<RequestError> for ApiError {
                 let violations = vec![("spec.cron.expression".to_owned(), error.message.clone())];
                 Self { violations, ..error }
             }
+            RequestError::ConversationTooLarge { limit, .. } => {
+                error.with("field", "conversation").with("limit", limit)
+            }
             RequestError::UploadsFull { limit } => error.with("limit", limit),
             RequestError::TooManyUploads { limit } => error.with("limit", limit),
             RequestError::OutOfObject { size } => error.with("size", size),

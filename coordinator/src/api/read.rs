@@ -3,9 +3,11 @@
 
 use std::time::Duration;
 
+use proto::conversation::TOOL_CALL_CONVERSATION;
 use proto::convert::fields::fields_in;
 use proto::convert::{self, api};
-use proto::{history, v1};
+use proto::history::TOOL_CALL_HISTORY;
+use proto::v1;
 use run::{
     Answer, CallError, CallId, CommandError, Content, Decision, ErrorKind, Fields, RequestId, Rules, RunId, TenantId,
     Timestamp, ToolName, limit,
@@ -89,7 +91,8 @@ pub(super) fn new_run(request: v1::CreateRunRequest, custom: CustomTools) -> Res
     let timeout = timeout(|| "timeout", run_timeout)?;
     let client_only = execute == Some(false);
     let (tools, rules) = (attached(&request.tools)?, rules(request.rules)?);
-    let (calls, context) = (asked(calls)?, context(|| "context", None, &request.context)?);
+    let (mut calls, context) = (asked(calls)?, context(|| "context", None, &request.context)?);
+    super::conversation::give(request.conversation, &mut calls, true)?;
     let (files, store) = (files(request.files)?, request.store.unwrap_or(true));
     let approved = approved(&request.approve, &calls)?;
     Ok(NewRun {
@@ -150,11 +153,8 @@ fn context<F: Into<String>>(
     if size > limit {
         return Err(CommandError::ContextTooLarge { call: call.cloned(), size, limit }.into());
     }
-    if context.get(history::TOOL_CALL_HISTORY).is_some() {
-        let reason = format!(
-            "has the key {}, which is reserved for values that the service provides",
-            history::TOOL_CALL_HISTORY
-        );
+    if let Some(key) = [TOOL_CALL_HISTORY, TOOL_CALL_CONVERSATION].iter().find(|key| context.get(key).is_some()) {
+        let reason = format!("has the key {key}, which is reserved for values that the service provides");
         return Err(malformed(field())(reason));
     }
     Ok(context)
@@ -207,6 +207,9 @@ pub(super) fn files(files: Vec<v1::RunFile>) -> Result<Vec<AskedFile>, RequestEr
         if name.is_empty() || name.len() > limit::FILE_NAME_BYTES_MAX || name.contains(char::is_control) {
             let max = limit::FILE_NAME_BYTES_MAX;
             return Err(malformed(field("name"))(format!("is not 1 to {max} bytes without control characters")));
+        }
+        if name == TOOL_CALL_CONVERSATION {
+            return Err(malformed(field("name"))("the name is reserved for what the service provides"));
         }
         let meets = |other: &&AskedFile| other.tool.is_none() || tool.is_none() || other.tool == tool;
         if asked.iter().filter(meets).any(|other| other.name == name) {
@@ -266,6 +269,7 @@ pub(super) fn asked(calls: Vec<v1::NewCall>) -> Result<Vec<RequestedCall>, Reque
             files: Vec::new(),
             is_clients: call.execute == Some(false),
             must_stream: call.stream,
+            conversation: None,
             refusal: None,
             unlisted: None,
         })

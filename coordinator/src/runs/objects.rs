@@ -277,6 +277,6 @@ fn referred(outcome: &Outcome, id: &ObjectId) -> Option<Object> {
     let Outcome::Completed(parts) = outcome else { return None };
     parts.iter().find_map(|part| match part {
         Content::Object(object) if object.id == *id => Some((**object).clone()),
-        Content::Object(_) | Content::Text(_) | Content::Json(_) | Content::Data { .. } => None,
+        Content::Object(_) | Content::Text(_) | Content::Json(_) | Content::Data { .. } | Content::Cited(_) => None,
     })
 }

@@ -18,6 +18,7 @@ use super::asking::{self, Asking};
 use super::digest::digest;
 use super::{NewRun, Runs, fresh_id};
 use crate::admission::accept::{self, Offer, Scope};
+use crate::admission::conversation::Conversation;
 use crate::admission::error::RequestError;
 use crate::admission::limits;
 use crate::auth::callers::{Reading, Role};
@@ -36,6 +37,7 @@ const TAKE_PAUSE: Duration = Duration::from_millis(50);
 const GIVE_BACK_PATIENCE: Duration = Duration::from_secs(2);
 
 /// The state of a request before anything of its run is stored.
+#[expect(clippy::large_enum_variant, reason = "there is one for each request, and it is taken apart at once")]
 enum Placed<'here> {
     New(New<'here>),
     /// The request was made before, and its run is in the log.
@@ -49,6 +51,8 @@ struct New<'here> {
     admitted: Admitted<'here>,
     /// Set for a request with an id.
     claim: Option<Claim>,
+    /// The conversation of the request, which its calls may be given as an object of the run.
+    conversation: Option<Arc<Conversation>>,
 }
 
 /// A request id that a request takes for its run.
@@ -194,6 +198,13 @@ impl Runs {
         feed_reader: Option<&mut Reader>,
     ) -> Result<Option<u64>, RequestError> {
         let id = new.id;
+        if let Some(conversation) = new.conversation.clone() {
+            let stored = Box::pin(self.store_conversation(&conversation, id, &mut new.events)).await;
+            if let Err(error) = stored {
+                Box::pin(self.give_back(new)).await;
+                return Err(error);
+            }
+        }
         if let Some(asking) = asking {
             asking.about(id);
         }
@@ -341,9 +352,10 @@ impl Runs {
             self.quotas.check(None, new.tenant.as_ref(), new.calls.len())?;
             Box::pin(self.ask_about(&mut new, id)).await;
         }
+        let conversation = new.calls.first().and_then(|call| call.conversation.clone());
         let events = self.decide_new_unhurried(new, key).await?;
         let admitted = self.admit(id, &events)?;
-        Ok(Placed::New(New { id, events, admitted, claim }))
+        Ok(Placed::New(New { id, events, admitted, claim, conversation }))
     }
 
     /// Gives tools that the request names as they are exported their own names.

@@ -50,9 +50,11 @@ impl Runs {
             concurrency: Some(spec.concurrency),
             approval: spec.approval.map(|approval| AskedApproval { timeout: None, default: approval.default }),
             context: spec.context.clone(),
+            // The conversation is among the context or the files.
             files: spec.files.clone(),
             is_clients: false,
             must_stream: false,
+            conversation: None,
             refusal: None,
             // Its tool was listed, or a resolver named it, when it was accepted.
             unlisted: Some(Unlisted::Alias),

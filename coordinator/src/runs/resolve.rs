@@ -96,6 +96,7 @@ mod tests {
             files: Vec::new(),
             is_clients: false,
             must_stream: false,
+            conversation: None,
             refusal: None,
             unlisted: None,
         }

@@ -7,6 +7,7 @@ use std::time::Duration;
 use bytes::Bytes;
 
 use crate::approval::{Approval, Decider, Decision};
+use crate::citation::CitedText;
 use crate::erasure::{EraseRequest, Erasure};
 use crate::fields::Fields;
 use crate::id::{
@@ -287,6 +288,8 @@ pub enum Content {
     },
     /// Too large for the log: stored beside it.
     Object(Box<Object>),
+    /// A text and its sources.
+    Cited(Box<CitedText>),
 }
 
 impl Content {
@@ -297,16 +300,18 @@ impl Content {
             Self::Text(text) | Self::Json(text) => text.len(),
             Self::Data { data, .. } => data.len(),
             Self::Object(object) => object.preview.len(),
+            Self::Cited(cited) => cited.size(),
         }
     }
 
-    /// Bytes of its media type; 0 if it has none.
+    /// Bytes of its media type, or of its longest title or source; 0 if it has none.
     #[must_use]
     pub fn label_size(&self) -> usize {
         match self {
             Self::Text(_) | Self::Json(_) => 0,
             Self::Data { media_type, .. } => media_type.len(),
             Self::Object(object) => object.media_type.len(),
+            Self::Cited(cited) => cited.label_size(),
         }
     }
 }

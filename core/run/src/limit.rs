@@ -28,6 +28,10 @@ pub const CONTEXT_KEY_BYTES_MAX: usize = 64;
 /// Bytes of the history that a call is given, as JSON: with the arguments it must fit one broker message (1 MiB). What
 /// does not fit is named, without arguments and result.
 pub const HISTORY_BYTES_MAX: usize = 256 * 1024;
+/// Bytes of the conversation of a request, as JSON: as many as a body that holds one may have.
+pub const CONVERSATION_BYTES_MAX: usize = 4 * 1024 * 1024;
+/// Bytes of the conversation in the log, for all calls of a request together. A larger one is stored as an object.
+pub const CONVERSATION_INLINE_BYTES_MAX: usize = 64 * 1024;
 /// Bytes of the state that a call gives back, keys and values together: of all calls of a run, merged, at most 1 MiB,
 /// which a client takes in one message.
 pub const EXTRA_STATE_BYTES_MAX: usize = 8 * 1024;
@@ -49,7 +53,9 @@ pub const CHUNKS_PER_ATTEMPT_MAX: u32 = 1 << 20;
 pub const OUTPUT_BYTES_PER_ATTEMPT_MAX: usize = 64 * 1024 * 1024;
 /// Parts of one result.
 pub const RESULT_PARTS_MAX: usize = 256;
-/// Bytes of a channel's name, a media type, or the message of a progress.
+/// Sources that one text cites: far more than a person looks up.
+pub const CITATIONS_MAX: usize = 256;
+/// Bytes of a channel's name, a media type, the message of a progress, or the title or source of a citation.
 pub const LABEL_BYTES_MAX: usize = 1024;
 /// Chunks of one attempt that may wait for an earlier one. A worker keeps fewer unacknowledged, so no honest one gets
 /// here.

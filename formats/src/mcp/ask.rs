@@ -181,11 +181,11 @@ fn form(message: String, schema: Value) -> Elicitation {
 }
 
 fn text_content(text: &str) -> v1::Content {
-    v1::Content { body: Some(v1::content::Body::Text(text.to_owned())) }
+    v1::Content::from(v1::content::Body::Text(text.to_owned()))
 }
 
 fn json_content(json: String) -> v1::Content {
-    v1::Content { body: Some(v1::content::Body::Json(json)) }
+    v1::Content::from(v1::content::Body::Json(json))
 }
 
 fn described(tool: &str, description: &str, arguments: &Value) -> String {

@@ -127,7 +127,7 @@ mod tests {
     use super::*;
 
     fn content(body: Body) -> v1::Content {
-        v1::Content { body: Some(body) }
+        v1::Content::from(body)
     }
 
     fn completed(result: Vec<v1::Content>) -> v1::CallOutcome {

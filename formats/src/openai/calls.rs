@@ -214,6 +214,12 @@ fn part(content: &v1::Content) -> Option<Part<'_>> {
     }
 }
 
+/// The characters of a text for which a citation is the source. `whole`: all characters of the text.
+pub(crate) fn span(citation: &v1::Citation, whole: usize) -> (usize, usize) {
+    let place = |at: u32| usize::try_from(at).unwrap_or(whole).min(whole);
+    if citation.end > citation.start { (place(citation.start), place(citation.end)) } else { (0, whole) }
+}
+
 /// How a call ended without a result.
 #[derive(Debug)]
 pub(crate) struct Failure {

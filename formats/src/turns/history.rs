@@ -1,9 +1,11 @@
 //! A conversation whose last turn is to be answered: calls that have results already are passed over, and calls of
 //! earlier turns that never got one are dangling.
 
+use proto::v1::ConversationMessage;
 use serde_json::value::RawValue;
 
 use crate::turns::answer::Answer;
+use crate::turns::conversation;
 use crate::turns::error::{Error, Problem};
 use crate::turns::form::Form;
 use crate::turns::json::Node;
@@ -22,6 +24,8 @@ pub struct History {
     pub is_of_model: bool,
     /// Results for calls of earlier turns: the index of the message after which they belong, and the messages.
     pub dangling: Vec<(usize, Vec<Box<RawValue>>)>,
+    /// All of it in a form of no vendor.
+    pub messages: Vec<ConversationMessage>,
 }
 
 /// A message of a conversation.
@@ -70,12 +74,13 @@ impl History {
                 Said::Other => close(&mut turns),
             }
         }
+        let messages = conversation::read(&messages, form)?;
         let open = turns.pop_if(|(_, _, is_closed)| !*is_closed);
         let turn = open.map_or_else(|| Turn::empty(form), |(_, turn, _)| turn);
         let dangling = turns.into_iter().filter(|(_, turn, _)| !turn.calls.is_empty());
         let results = |turn: &Turn| turn.answers(|_| Some(Answer::error(DANGLING)));
         let dangling = dangling.map(|(index, turn, _)| (index, results(&turn))).collect();
-        Ok(Self { turn, is_of_model, dangling })
+        Ok(Self { turn, is_of_model, dangling, messages })
     }
 }
 

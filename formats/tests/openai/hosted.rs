@@ -3,8 +3,11 @@
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
 use bytes::Bytes;
-use formats::openai::responses;
-use run::{AttemptOutcome, CallIndex, CallSpec, Chunk, ChunkIndex, Content, Event, Nonce, Object, ObjectId, ResultUse};
+use formats::openai::{assistants, responses};
+use run::{
+    AttemptOutcome, CallIndex, CallSpec, Chunk, ChunkIndex, Citation, CitedText, Content, Event, Nonce, Object,
+    ObjectId, ResultUse,
+};
 use serde_json::{Value, json};
 
 use crate::story::{Story, attempt, dispatched, ended_as, failed, repeatable, run_cancel_requested, run_id, started};
@@ -163,6 +166,32 @@ fn an_answer_about_files_cites_each_file_once() {
     let cited = [cites(0, "f1"), cites(1, "f2")];
     let content = json!({ "type": "output_text", "text": "It is so.", "annotations": cited, "logprobs": [] });
     assert_eq!(items[1]["content"], json!([content]));
+}
+
+#[test]
+fn a_final_result_with_sources_of_its_own_cites_these() {
+    let page = Citation::url("https://a.example", "").at(3..3);
+    let sources = vec![page, Citation::file("f1", "a.md").at(4..99)];
+    let cited = || Content::Cited(Box::new(CitedText { text: "Über a [1]".to_owned(), citations: sources.clone() }));
+    let found = json!({ "results": [{ "url": "https://b.example" }] });
+    let call = tool("web_search", &json!({ "query": "a" }), last_word(repeatable("a")));
+    let items = output(&told([ends(0, vec![cited(), json_part(&found)])], call.clone()));
+    let url = "https://a.example";
+    let annotations = json!([
+        { "type": "url_citation", "start_index": 0, "end_index": 10, "url": url, "title": url },
+        { "type": "file_citation", "index": 1, "file_id": "f1", "filename": "a.md" },
+    ]);
+    assert_eq!(items[0]["toolyard"]["annotations"], annotations);
+    let content = json!({ "type": "output_text", "text": "Über a [1]", "annotations": annotations, "logprobs": [] });
+    assert_eq!(items[1]["content"], json!([content]));
+
+    let mut story = Story::of([call]);
+    story.tell_all([dispatched(0), started(0, 1), ends(0, vec![cited()])]);
+    let mut stream = assistants::Stream::new(run_id(), "thread_1");
+    tell(&story.log).iter().for_each(|told| drop(stream.take(&told.event, &told.run)));
+    let annotation = json!({ "type": "file_citation", "text": " a [1]", "start_index": 4, "end_index": 10,
+        "file_citation": { "file_id": "f1" } });
+    assert_eq!(stream.messages()[0]["content"][0]["text"]["annotations"], json!([annotation]));
 }
 
 #[test]

@@ -1,6 +1,7 @@
 //! Model turns of vendors: reading, answers, and errors.
 
 mod answers;
+mod conversations;
 mod mutated;
 mod properties;
 mod refused;

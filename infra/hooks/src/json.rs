@@ -6,7 +6,7 @@ use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
 use bytes::Bytes;
 use proto::convert::fields::{fields_in, fields_out};
-use run::{CallError, Chunk, Content, Progress};
+use run::{CallError, Chunk, Citation, CitationSource, CitedText, Content, Progress};
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
@@ -57,6 +57,25 @@ struct Part {
     /// In base64.
     #[serde(skip_serializing_if = "Option::is_none")]
     data: Option<String>,
+    /// The sources of a text.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    citations: Vec<Source>,
+}
+
+/// A source that a text cites: exactly one of url and file_id is set.
+#[derive(Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Source {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    url: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    file_id: Option<String>,
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    title: String,
+    #[serde(default)]
+    start: u32,
+    #[serde(default)]
+    end: u32,
 }
 
 /// A piece of output: content with its channel, or progress.
@@ -151,7 +170,30 @@ fn part_out(content: &Content) -> Part {
             Part { media_type: Some(media_type.clone()), data: Some(BASE64_STANDARD.encode(data)), ..Part::default() }
         }
         Content::Object(object) => Part { text: Some(object.preview.clone()), ..Part::default() },
+        Content::Cited(cited) => Part {
+            text: Some(cited.text.clone()),
+            citations: cited.citations.iter().map(source_out).collect(),
+            ..Part::default()
+        },
     }
+}
+
+fn source_out(citation: &Citation) -> Source {
+    let (url, file_id) = match citation.source.clone() {
+        CitationSource::Url(url) => (Some(url), None),
+        CitationSource::File(id) => (None, Some(id)),
+    };
+    Source { url, file_id, title: citation.title.clone(), start: citation.start, end: citation.end }
+}
+
+fn source_in(source: Source) -> Result<Citation, HookError> {
+    let Source { url, file_id, title, start, end } = source;
+    let source = match (url, file_id) {
+        (Some(url), None) => CitationSource::Url(url),
+        (None, Some(id)) => CitationSource::File(id),
+        _ => return Err(HookError::new("a citation has not exactly one of url and file_id")),
+    };
+    Ok(Citation { source, title, start, end })
 }
 
 fn said_out(chunk: &Chunk) -> Said {
@@ -204,10 +246,17 @@ pub(crate) fn reply(text: &[u8]) -> Result<Reply, HookError> {
 }
 
 fn part_in(part: Part) -> Result<Content, HookError> {
-    match part {
-        Part { text: Some(text), json: None, media_type: None, data: None } => Ok(Content::Text(text)),
-        Part { text: None, json: Some(json), media_type: None, data: None } => Ok(Content::Json(json.get().to_owned())),
-        Part { text: None, json: None, media_type: Some(media_type), data: Some(data) } => {
+    let Part { text, json, media_type, data, citations } = part;
+    let has_sources = !citations.is_empty();
+    match (text, json, media_type, data) {
+        (Some(text), None, None, None) if has_sources => {
+            let citations = citations.into_iter().map(source_in).collect::<Result<_, _>>()?;
+            Ok(Content::Cited(Box::new(CitedText { text, citations })))
+        }
+        (Some(text), None, None, None) => Ok(Content::Text(text)),
+        _ if has_sources => Err(HookError::new("a part that is no text has citations")),
+        (None, Some(json), None, None) => Ok(Content::Json(json.get().to_owned())),
+        (None, None, Some(media_type), Some(data)) => {
             let data = BASE64_STANDARD.decode(data);
             let data = data.map_err(|error| HookError::new(format!("its data is not base64: {error}")))?;
             Ok(Content::Data { media_type, data: data.into() })
@@ -223,5 +272,27 @@ fn said_in(said: Said) -> Result<Chunk, HookError> {
             Ok(Chunk::Progress(Progress { done, total, message }))
         }
         _ => Err(HookError::new("a piece of output is not exactly one of part and progress")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sources_of_a_text_are_asked_about_and_come_back() {
+        let sources = vec![Citation::url("https://a.example", "A").at(1..2), Citation::file("f1", "")];
+        let cited = Content::Cited(Box::new(CitedText { text: "It is so.".to_owned(), citations: sources }));
+        let json = serde_json::to_string(&part_out(&cited)).expect("it is JSON");
+        let page = r#"{"url":"https://a.example","title":"A","start":1,"end":2}"#;
+        assert_eq!(
+            json,
+            format!(r#"{{"text":"It is so.","citations":[{page},{{"file_id":"f1","start":0,"end":0}}]}}"#)
+        );
+        let read = |json: &str| part_in(serde_json::from_str(json).expect("it is a part"));
+        assert_eq!(read(&json).expect("it is a part"), cited);
+        for wrong in [r#"{"text":"a","citations":[{}]}"#, r#"{"json":1,"citations":[{"url":"u"}]}"#] {
+            read(wrong).expect_err(wrong);
+        }
     }
 }

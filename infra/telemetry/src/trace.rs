@@ -18,7 +18,7 @@ use opentelemetry::trace::{
     FutureExt as _, Link, SpanContext as Remote, SpanId, Status, TraceContextExt as _, TraceFlags,
 };
 use opentelemetry::trace::{TraceId, TraceState, WithContext};
-use opentelemetry::{Context, InstrumentationScope, KeyValue};
+use opentelemetry::{Context, InstrumentationScope, Key, KeyValue};
 use opentelemetry_sdk::trace::{BatchSpanProcessor, IdGenerator as _, RandomIdGenerator, Sampler, ShouldSample as _};
 use opentelemetry_sdk::trace::{SamplingDecision, SpanData, SpanProcessor as _};
 use opentelemetry_semantic_conventions::attribute::ERROR_TYPE;
@@ -250,7 +250,7 @@ impl Span {
     }
 
     #[must_use]
-    pub fn text(mut self, key: &'static str, value: impl ToString) -> Self {
+    pub fn text(mut self, key: impl Into<Key>, value: impl ToString) -> Self {
         self.data.attributes.push(KeyValue::new(key, value.to_string()));
         self
     }

@@ -139,6 +139,7 @@ fn python_chunk<'py>(py: Python<'py>, chunk: &Chunk) -> PyResult<Bound<'py, PyTu
 fn python_content<'py>(py: Python<'py>, content: &Content) -> PyResult<(String, Bound<'py, PyAny>)> {
     Ok(match content {
         Content::Text(text) => ("text".to_owned(), text.into_pyobject(py)?.into_any()),
+        Content::Cited(cited) => ("text".to_owned(), cited.text.as_str().into_pyobject(py)?.into_any()),
         Content::Json(json) => ("json".to_owned(), json.into_pyobject(py)?.into_any()),
         Content::Data { media_type, data } => (media_type.clone(), PyBytes::new(py, data).into_any()),
         Content::Object(object) => ("text".to_owned(), object.preview.as_str().into_pyobject(py)?.into_any()),

@@ -30,7 +30,7 @@ fn speaking(call_id: &str) -> Event {
 }
 
 fn content(text: &str) -> v1::Content {
-    v1::Content { body: Some(v1::content::Body::Text(text.to_owned())) }
+    v1::Content::from(v1::content::Body::Text(text.to_owned()))
 }
 
 fn output(call_id: &str, attempt: u32, chunk: u32) -> Event {

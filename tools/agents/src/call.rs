@@ -1,17 +1,18 @@
 //! A call of an agent: opens its run, or goes on with it, and keeps it going until the model has answered.
 
+use std::borrow::Cow;
 use std::time::Duration;
 
-use client::agent::{Agent, AgentError, Start};
+use client::agent::{Agent, AgentError, Start, Template, with_output_schema};
 use client::{Client, v1};
 use collaboration::{Fleet, below, child_id, parent, refused, stop_with_parent};
 use run::{CallError, ErrorKind};
-use serde_json::Value;
+use serde_json::{Map, Value};
 use tokio::time::Instant;
 use toolyard_tool::{AGENT_TEXT, AnyTool, Context, Output, ToolError};
 
 use crate::INPUT;
-use crate::file::Settings;
+use crate::file::{Instruction, OF_CONTEXT, Settings};
 use crate::model::{Model, Request};
 
 /// Between the texts of two messages.
@@ -92,7 +93,8 @@ impl AgentTool {
 
     /// Goes on until the model has answered, and returns its text.
     async fn turns(&self, context: &Context, agent: &mut Agent, arguments: Value) -> Result<String, ToolError> {
-        let input = self.input(&arguments);
+        let values = Values { arguments: &arguments, context: self.context(context)? };
+        let (instruction, input) = (self.instruction(&values)?, self.input(&values)?);
         let mut before = "";
         // The output of an attempt replaces that of the one before.
         for text in agent.texts().filter(|text| !text.is_empty()) {
@@ -103,8 +105,7 @@ impl AgentTool {
             self.report(context, agent).await?;
             let Some(messages) = agent.next().await.map_err(failed)? else { break };
             let tools = agent.definitions();
-            let instruction = &self.settings.instruction;
-            let request = Request { instruction, input: &input, messages: &messages, tools };
+            let request = Request { instruction: &instruction, input: &input, messages: &messages, tools };
             let said = self.model.ask(context, &request, before).await?;
             if !client::agent::text_of(&said.message).is_empty() {
                 before = BETWEEN;
@@ -117,17 +118,32 @@ impl AgentTool {
         }
     }
 
-    /// What the user says to the model.
-    fn input(&self, arguments: &Value) -> String {
-        let mut input = match arguments[INPUT].as_str().filter(|_| self.takes_text) {
-            Some(text) => text.to_owned(),
-            None => arguments.to_string(),
-        };
-        if let Some(schema) = &self.settings.output_schema {
-            input.push_str("\n\nAnswer with JSON alone, without a fence, that fits this JSON Schema:\n");
-            input.push_str(&schema.to_string());
+    /// The values of its call's context that its templates name.
+    fn context(&self, context: &Context) -> Result<Map<String, Value>, ToolError> {
+        let value = |key: &str| Ok((key.to_owned(), context.given(key)?));
+        self.settings.context_keys().into_iter().map(value).collect()
+    }
+
+    /// What the model is told before everything else.
+    fn instruction<'a>(&'a self, values: &Values<'_>) -> Result<Cow<'a, str>, ToolError> {
+        match &self.settings.instruction {
+            Instruction::Text(text) => Ok(text.into()),
+            Instruction::Template(template) => values.put_in(template, "instruction_template").map(Cow::Owned),
         }
-        input
+    }
+
+    /// What the user says to the model.
+    fn input(&self, values: &Values<'_>) -> Result<String, ToolError> {
+        let arguments = values.arguments;
+        let input = match (&self.settings.input_template, arguments[INPUT].as_str().filter(|_| self.takes_text)) {
+            (Some(template), _) => values.put_in(template, "input_template")?,
+            (None, Some(text)) => text.to_owned(),
+            (None, None) => arguments.to_string(),
+        };
+        Ok(match &self.settings.output_schema {
+            Some(schema) => with_output_schema(&input, schema),
+            None => input,
+        })
     }
 
     /// The result of an answer.
@@ -152,6 +168,25 @@ impl AgentTool {
         let error = CallError::from(error);
         let message = format!("the agent {:?} failed: {}", self.name, error.message);
         ToolError::of_call(CallError { message, ..error })
+    }
+}
+
+/// The values for the templates of an agent.
+struct Values<'a> {
+    arguments: &'a Value,
+    context: Map<String, Value>,
+}
+
+impl Values<'_> {
+    fn put_in(&self, template: &Template, field: &str) -> Result<String, ToolError> {
+        let rendered = template.render(|name| match name.strip_prefix(OF_CONTEXT) {
+            Some(key) => self.context.get(key),
+            None => self.arguments.get(name),
+        });
+        rendered.map_err(|error| {
+            let places = "values are arguments of the call, and with `context.` before their names of its context";
+            ToolError::needs(format!("{field}: {error}; {places}"))
+        })
     }
 }
 

@@ -1,10 +1,10 @@
 //! The file of agents: a table for each, `[agent.NAME]`, and one with egress rules, as the files of other services have
 //! them.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use client::agent::{CALLS_MAX, Limits};
+use client::agent::{CALLS_MAX, Limits, Template, TemplateError};
 use client::v1::Confirmation;
 use origins::http::{InvalidFile, ServiceFile};
 use serde::Deserialize;
@@ -29,7 +29,7 @@ const INSTRUCTION_BYTES_MAX: usize = 128 * 1024;
 const ANTHROPIC_VERSION: &str = "2023-06-01";
 
 /// The fields of an agent that are not those of its service.
-const FIELDS: [&str; 16] = [
+const FIELDS: [&str; 18] = [
     "api",
     "model",
     "stream",
@@ -37,6 +37,8 @@ const FIELDS: [&str; 16] = [
     "parameters",
     "description",
     "instruction",
+    "instruction_template",
+    "input_template",
     "tools",
     "turns_max",
     "calls_max",
@@ -62,6 +64,8 @@ struct Written {
     description: String,
     #[serde(default)]
     instruction: String,
+    instruction_template: Option<String>,
+    input_template: Option<String>,
     #[serde(default)]
     tools: Vec<String>,
     turns_max: Option<u32>,
@@ -90,7 +94,9 @@ enum Confirm {
 #[derive(Debug)]
 pub(crate) struct Settings {
     pub(crate) description: String,
-    pub(crate) instruction: String,
+    pub(crate) instruction: Instruction,
+    /// What the user says to the model; `None`: the input as it is.
+    pub(crate) input_template: Option<Template>,
     pub(crate) tools: Vec<String>,
     pub(crate) limits: Limits,
     pub(crate) timeout: Duration,
@@ -101,6 +107,28 @@ pub(crate) struct Settings {
     pub(crate) confirmation: Confirmation,
     /// The key in the state of the run under which the answer is put.
     pub(crate) output_key: Option<String>,
+}
+
+/// Before the name of a value that is one of the call's context, in a template.
+pub(crate) const OF_CONTEXT: &str = "context.";
+
+impl Settings {
+    /// The keys of the context that the templates name.
+    pub(crate) fn context_keys(&self) -> BTreeSet<&str> {
+        let instruction = match &self.instruction {
+            Instruction::Template(template) => Some(template),
+            Instruction::Text(_) => None,
+        };
+        let templates = instruction.into_iter().chain(&self.input_template);
+        templates.flat_map(Template::names).filter_map(|name| name.strip_prefix(OF_CONTEXT)).collect()
+    }
+}
+
+/// What the model is told before everything else.
+#[derive(Debug)]
+pub(crate) enum Instruction {
+    Text(String),
+    Template(Template),
 }
 
 const fn yes() -> bool {
@@ -125,7 +153,8 @@ pub(crate) fn agents(mut file: ServiceFile) -> Result<Agents, InvalidFile> {
     let secret_files = services.secret_files().to_vec();
     let agent = |(name, written): (String, Written)| {
         let service = services.take(&name)?;
-        Some((name, Agent { settings: written.settings(), model: written.model(service) }))
+        let settings = written.settings().ok()?;
+        Some((name, Agent { settings, model: written.model(service) }))
     };
     Ok(Agents { all: read.into_iter().filter_map(agent).collect(), secret_files })
 }
@@ -181,10 +210,20 @@ impl Written {
         if self.tools.len() > TOOLS_MAX {
             return Err(format!("there are {} tools, at most {TOOLS_MAX} are allowed", self.tools.len()));
         }
-        if self.instruction.len() > INSTRUCTION_BYTES_MAX {
-            let bytes = self.instruction.len();
-            return Err(format!("instruction has {bytes} bytes, at most {INSTRUCTION_BYTES_MAX} are allowed"));
+        if !self.instruction.is_empty() && self.instruction_template.is_some() {
+            return Err("instruction and instruction_template are both there: write one of them".to_owned());
         }
+        for (name, text) in [
+            ("instruction", Some(&self.instruction)),
+            ("instruction_template", self.instruction_template.as_ref()),
+            ("input_template", self.input_template.as_ref()),
+        ] {
+            let bytes = text.map_or(0, String::len);
+            if bytes > INSTRUCTION_BYTES_MAX {
+                return Err(format!("{name} has {bytes} bytes, at most {INSTRUCTION_BYTES_MAX} are allowed"));
+            }
+        }
+        self.settings()?;
         if self.output_tokens_max == Some(0) || self.tokens_max == Some(0) {
             return Err("a limit of 0 tokens lets the model say nothing".to_owned());
         }
@@ -204,10 +243,19 @@ impl Written {
         Limits { turns, calls, tokens: self.tokens_max }
     }
 
-    fn settings(&self) -> Settings {
-        Settings {
+    fn settings(&self) -> Result<Settings, String> {
+        let template = |name: &str, text: Option<&String>| {
+            let parsed = text.map(|text| text.parse()).transpose();
+            parsed.map_err(|error: TemplateError| format!("{name}: {error}"))
+        };
+        let instruction = match template("instruction_template", self.instruction_template.as_ref())? {
+            Some(template) => Instruction::Template(template),
+            None => Instruction::Text(self.instruction.clone()),
+        };
+        Ok(Settings {
             description: self.description.clone(),
-            instruction: self.instruction.clone(),
+            instruction,
+            input_template: template("input_template", self.input_template.as_ref())?,
             tools: self.tools.clone(),
             limits: self.limits(),
             timeout: Duration::from_secs(self.timeout_s.unwrap_or(TIMEOUT_S)),
@@ -219,7 +267,7 @@ impl Written {
                 Confirm::None => Confirmation::None,
             },
             output_key: self.output_key.clone(),
-        }
+        })
     }
 
     fn model(self, service: origins::http::Service) -> Model {
@@ -274,6 +322,9 @@ mod tests {
     #[test]
     fn mistakes_are_named() {
         for (extra, expected) in [
+            (json!({ "input_template": "Find {topic" }), "input_template: the brace at character 5"),
+            (json!({ "instruction_template": "{a b}" }), "instruction_template: \"a b\" is no name"),
+            (json!({ "instruction": "x", "instruction_template": "y" }), "both there"),
             (json!({ "turns_max": 100, "calls_max": 29 }), "turns_max is 100 and calls_max is 29"),
             (json!({ "turns_max": 0 }), "at least 1 turn"),
             (json!({ "timeout_s": 0 }), "timeout_s is 0"),

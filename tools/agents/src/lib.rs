@@ -111,6 +111,7 @@ fn about(settings: &Settings) -> About {
         Some(schema) => about.output_schema_text(schema.to_string()),
         None => about,
     };
+    let about = settings.context_keys().into_iter().fold(about, |about, key| about.context_key(key));
     about
         // A repeated attempt goes on with the run of the one before.
         .idempotent()

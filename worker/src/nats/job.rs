@@ -301,7 +301,7 @@ async fn run(
     let watched = core.watched(&job.spec.tool);
     let tells_result = measured.traced.as_ref().is_some_and(|traced| traced.includes_content());
     let carried_on = measured.traced.as_mut().map(|traced| {
-        traced.tool_begins(job, &core.table());
+        traced.tool_begins((job, id), &core.table(), core.observer.as_ref());
         traced.carried_on(job)
     });
     let seen = carried_on.as_ref().unwrap_or(job);

@@ -10,6 +10,7 @@ use run::{AttemptId, CallSpec, WorkerId};
 use telemetry::trace::{self, Kind, Moment, Span, SpanContext, TRACEPARENT, call_span};
 
 use crate::attempt::Ending;
+use crate::observe::{Observation, ObservedCall, Observer};
 use toolyard_tool::Table;
 
 /// A traced attempt that is under way.
@@ -53,14 +54,20 @@ impl Traced {
     }
 
     /// The tool is called.
-    pub(super) fn tool_begins(&mut self, job: &Job, table: &Table) {
-        let name = format!("execute_tool {}", job.spec.tool);
+    pub(super) fn tool_begins(&mut self, (job, id): (&Job, AttemptId), table: &Table, observer: Option<&Observer>) {
+        let description = table.description(&job.spec.tool);
+        let Observation { name, attributes } = observer.map_or_else(Observation::default, |observer| {
+            let (call, requester) = (&*job.spec, job.requester.as_ref());
+            observer.observe(&ObservedCall { run: job.run, call, requester, attempt: id.number, description })
+        });
+        let name = name.unwrap_or_else(|| format!("execute_tool {}", job.spec.tool));
         let span = Span::below(self.process.context(), 0, name, Kind::Internal, self.began.later())
             .text("gen_ai.operation.name", "execute_tool")
             .text("gen_ai.tool.name", &job.spec.tool)
             .text("gen_ai.tool.call.id", &job.spec.id)
             .text("gen_ai.tool.type", "function")
-            .text("gen_ai.tool.description", table.description(&job.spec.tool));
+            .text("gen_ai.tool.description", description);
+        let span = attributes.into_iter().fold(span, |span, (key, value)| span.text(key, value));
         self.tool = Some(match self.includes_content {
             true => span.text("gen_ai.tool.call.arguments", String::from_utf8_lossy(&job.spec.arguments)),
             false => span,

@@ -1,6 +1,6 @@
 //! Requests of the API: the calls of a new run, and outputs for a run that requires action.
 
-use crate::turns::{Arguments, Form, Problem, Turn};
+use crate::turns::{Arguments, Form, Problem, Turn, conversation_of};
 use proto::{Reason, v1};
 use serde_json::Value;
 
@@ -25,8 +25,8 @@ pub struct Asked {
 
 impl Asked {
     /// Reads the body that creates a run. The API has no field for given calls, so they are in the additional field
-    /// `tool_calls`, as in a message of Chat Completions. Fields that concern a model or a thread's messages are
-    /// ignored.
+    /// `tool_calls`, as in a message of Chat Completions. Fields that concern a model are ignored; messages are
+    /// the conversation.
     ///
     /// # Errors
     /// An error with a JSON pointer if the body is invalid.
@@ -82,11 +82,39 @@ impl Asked {
         let request_tools = tools.own.into_iter().filter(|tool| !options.run.request_tools.contains(tool)).collect();
         let tools = tools.attached;
         let files = resources::files(&body.value("tool_resources")?)?;
-        let run = v1::CreateRunRequest { calls, rules, request_tools, tools, files, ..v1::CreateRunRequest::default() };
+        let conversation = conversation(&body)?;
+        let run = v1::CreateRunRequest {
+            calls,
+            rules,
+            request_tools,
+            tools,
+            files,
+            conversation,
+            ..v1::CreateRunRequest::default()
+        };
         let (cancels_on_disconnect, run_id) = (options.cancels_on_disconnect, options.run_id.clone());
         let run = options.give_to(run)?;
         Ok(Self { run, run_id, is_streamed: body.flag("stream")?.unwrap_or_default(), cancels_on_disconnect })
     }
+}
+
+/// The messages that the request gives to its thread. Nothing is stored for a thread, so there are no others.
+fn conversation(body: &Body<'_>) -> Result<Vec<v1::ConversationMessage>, InputError> {
+    let mut all = Vec::new();
+    let of_thread = body.value("thread")?["messages"].take();
+    for (at, messages) in
+        [("/thread/messages", of_thread), ("/additional_messages", body.value("additional_messages")?)]
+    {
+        if messages.is_null() {
+            continue;
+        }
+        let place = |error: crate::turns::Error| {
+            let refused = InputError::from(error);
+            InputError { pointer: format!("{at}{}", refused.pointer), ..refused }
+        };
+        all.extend(conversation_of(&messages.to_string(), Form::Chat).map_err(place)?);
+    }
+    Ok(all)
 }
 
 /// Reads the body that submits outputs, and whether the rest of the run is to be streamed. All waiting calls must be
@@ -111,7 +139,7 @@ pub fn tool_outputs(text: &[u8], run_id: &str) -> Result<(v1::SubmitToolOutputsR
             Value::String(text) => text.clone(),
             _ => return Err(InputError::invalid(format!("{at}/output"), "a text was expected")),
         };
-        let result = vec![v1::Content { body: Some(v1::content::Body::Text(text)) }];
+        let result = vec![v1::Content::from(v1::content::Body::Text(text))];
         outputs.push((at, v1::ToolOutput { call_id, result, error: String::new() }));
     }
     check_distinct(&outputs)?;

@@ -5,6 +5,7 @@ use serde_json::{Value, json};
 
 use super::stream::Stream;
 use crate::openai::NAME;
+use crate::openai::calls::span;
 use crate::openai::responses::{ForUser, for_user};
 
 impl Stream {
@@ -53,9 +54,25 @@ impl Stream {
     }
 }
 
-fn content(ForUser { text, image }: ForUser) -> Value {
+/// The API has citations of files only, not of pages.
+fn annotations(citations: &[v1::Citation], text: &str) -> Vec<Value> {
+    let whole = text.chars().count();
+    let of_file = |citation: &v1::Citation| {
+        let Some(v1::citation::Source::FileId(id)) = &citation.source else { return None };
+        let (start, end) = span(citation, whole);
+        let cited: String = text.chars().skip(start).take(end - start).collect();
+        Some(json!({ "type": "file_citation", "text": cited, "start_index": start, "end_index": end,
+            "file_citation": { "file_id": id } }))
+    };
+    citations.iter().filter_map(of_file).collect()
+}
+
+fn content(ForUser { text, image, citations }: ForUser) -> Value {
     match image {
         Some(url) => json!({ "type": "image_url", "image_url": { "url": url, "detail": "auto" } }),
-        None => json!({ "type": "text", "text": { "value": text, "annotations": [] } }),
+        None => {
+            let annotations = annotations(&citations, &text);
+            json!({ "type": "text", "text": { "value": text, "annotations": annotations } })
+        }
     }
 }

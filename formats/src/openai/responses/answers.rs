@@ -95,7 +95,7 @@ fn tool_output(item: &Value, kind: &str, at: &str) -> Result<v1::ToolOutput, Inp
     let id = item["call_id"].as_str().or_else(|| item["id"].as_str().filter(|_| kind == "local_shell_call_output"));
     let call_id = id.ok_or_else(|| InputError::invalid(format!("{at}/call_id"), "it is missing"))?.to_owned();
     let output = &item["output"];
-    let content = |body| v1::Content { body: Some(body) };
+    let content = |body| v1::Content::from(body);
     let text = |text: &str| content(v1::content::Body::Text(text.to_owned()));
     let unexpected = || InputError::invalid(format!("{at}/output"), "a text or a list of parts was expected");
     if kind == "apply_patch_call_output" && item["status"] == "failed" {
@@ -142,7 +142,7 @@ fn part(part: &Value) -> Option<v1::Content> {
         "input_file" => here(&part["file_data"]).unwrap_or_else(|| v1::content::Body::Json(part.to_string())),
         _ => return None,
     };
-    Some(v1::Content { body: Some(body) })
+    Some(v1::Content::from(body))
 }
 
 impl Continued {

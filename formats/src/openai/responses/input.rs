@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::turns::{Arguments, Form, Problem, Turn};
+use crate::turns::{Arguments, Form, Problem, Turn, conversation_of};
 use proto::{Reason, v1};
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
@@ -126,6 +126,7 @@ fn opened(
     };
     let turn = Turn::parse(input.get().as_bytes(), Some(Form::Responses)).map_err(place)?;
     check_named(&turn, options, "/input")?;
+    let conversation = conversation_of(input.get(), Form::Responses).map_err(place)?;
     let tools = Tools::read(Some(&body.value("tools")?), hosted)?.with(&options.run.request_tools);
     let metadata = metadata(&body.value("metadata")?)?;
     let is_serial = body.flag("parallel_tool_calls")? == Some(false);
@@ -186,7 +187,8 @@ fn opened(
     }
     let rules = tools.rules(is_serial, most);
     let request_tools = tools.own.into_iter().filter(|tool| !options.run.request_tools.contains(tool)).collect();
-    Ok(v1::CreateRunRequest { calls, rules, request_tools, tools: tools.attached, ..Default::default() })
+    let tools = tools.attached;
+    Ok(v1::CreateRunRequest { calls, rules, request_tools, tools, conversation, ..Default::default() })
 }
 
 /// The action of a vendor's shell call as a script for a worker's `bash`.

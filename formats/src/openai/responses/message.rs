@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use super::items::{Carrier, exited};
 use super::part::Part;
-use super::results::annotations;
+use super::results::{annotations, cited};
 use crate::openai::calls::{Call, parts};
 use crate::openai::url::Link;
 use crate::turns::Answer;
@@ -24,6 +24,14 @@ pub(crate) struct ForUser {
     pub(crate) text: String,
     /// The URL of an image: of its bytes, or of its object.
     pub(crate) image: Option<String>,
+    /// The sources of the text.
+    pub(crate) citations: Vec<v1::Citation>,
+}
+
+impl ForUser {
+    fn of(text: String) -> Self {
+        Self { text, image: None, citations: Vec::new() }
+    }
 }
 
 /// A result for the user. The exit code of a shell is left out, and so is the list of what a search found if the search
@@ -32,7 +40,7 @@ pub(crate) fn for_user(call: &Call, outcome: &v1::CallOutcome) -> Vec<ForUser> {
     let carrier = Carrier::of(call);
     if carrier == Carrier::Shell {
         let shown = exited(outcome).1.parts;
-        return shown.into_iter().map(|part| ForUser { text: Answer::new(vec![part]).text(), image: None }).collect();
+        return shown.into_iter().map(|part| ForUser::of(Answer::new(vec![part]).text())).collect();
     }
     let mut contents: Vec<&v1::Content> = outcome.result.iter().collect();
     let is_text = |content: &&v1::Content| matches!(content.body, Some(Body::Text(_)));
@@ -45,10 +53,13 @@ pub(crate) fn for_user(call: &Call, outcome: &v1::CallOutcome) -> Vec<ForUser> {
     }
     let part = |content: &v1::Content| match (&content.body, Link::of(content)) {
         (Some(Body::Object(object)), _) if object.media_type.starts_with("text/") => {
-            ForUser { text: object.preview.clone(), image: None }
+            ForUser::of(object.preview.clone())
         }
-        (_, Some(link)) => ForUser { text: link.markdown(), image: link.is_image.then_some(link.url) },
-        (_, None) => ForUser { text: Answer::new(parts(std::slice::from_ref(content))).text(), image: None },
+        (_, Some(link)) => ForUser { image: link.is_image.then_some(link.url.clone()), ..ForUser::of(link.markdown()) },
+        (_, None) => ForUser {
+            citations: content.citations.clone(),
+            ..ForUser::of(Answer::new(parts(std::slice::from_ref(content))).text())
+        },
     };
     contents.into_iter().map(part).collect()
 }
@@ -61,8 +72,12 @@ pub(super) fn say(run: RunId, call: &Call, outcome: &v1::CallOutcome, part: &mut
     let carrier = Carrier::of(call);
     let contents: Vec<(String, Vec<Value>)> = for_user(call, outcome)
         .into_iter()
-        .map(|ForUser { text, .. }| {
-            let annotations = annotations(carrier, &text, outcome);
+        .map(|ForUser { text, citations, .. }| {
+            // Sources that the tool names itself count, not those that are found in its text.
+            let annotations = match citations.as_slice() {
+                [] => annotations(carrier, &text, outcome),
+                citations => cited(citations, &text),
+            };
             (text, annotations)
         })
         .collect();

@@ -67,11 +67,19 @@ pub(super) fn ended(
         | Carrier::ApplyPatch => {}
     }
     item["status"] = "completed".into();
+    let cited: Vec<Value> = outcome.result.iter().flat_map(|part| cited(&part.citations, plain(part))).collect();
+    if !cited.is_empty() {
+        item["toolyard"]["annotations"] = cited.into();
+    }
     let attachments = attachments(outcome);
     if !matches!(carrier, Carrier::Image | Carrier::Code) && !attachments.is_null() {
         item["toolyard"]["attachments"] = attachments;
     }
     item
+}
+
+fn plain(content: &v1::Content) -> &str {
+    if let Some(v1::content::Body::Text(text)) = &content.body { text } else { "" }
 }
 
 fn failed(mut item: Value, carrier: Carrier, said: &str, failure: &Failure) -> Value {
@@ -233,6 +241,24 @@ pub(super) fn annotations(carrier: Carrier, text: &str, outcome: &v1::CallOutcom
     };
     annotations.truncate(ANNOTATIONS_MAX);
     annotations
+}
+
+/// The annotations of a text whose tool named its sources.
+pub(super) fn cited(citations: &[v1::Citation], text: &str) -> Vec<Value> {
+    let whole = text.chars().count();
+    let one = |(index, citation): (usize, &v1::Citation)| {
+        let (start, end) = crate::openai::calls::span(citation, whole);
+        Some(match citation.source.as_ref()? {
+            v1::citation::Source::Url(url) => {
+                let title = if citation.title.is_empty() { url } else { &citation.title };
+                json!({ "type": "url_citation", "start_index": start, "end_index": end, "url": url, "title": title })
+            }
+            v1::citation::Source::FileId(id) => {
+                json!({ "type": "file_citation", "index": index, "file_id": id, "filename": citation.title })
+            }
+        })
+    };
+    citations.iter().enumerate().filter_map(one).take(ANNOTATIONS_MAX).collect()
 }
 
 /// Places count characters.

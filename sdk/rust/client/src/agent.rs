@@ -24,6 +24,8 @@
 //! # }
 //! ```
 
+mod template;
+
 use std::collections::{BTreeMap, HashMap, HashSet};
 
 use formats::heard::Heard;
@@ -38,6 +40,8 @@ use tonic::Status;
 pub use formats::tools::Format;
 pub use formats::turns::{Error as TurnError, Form};
 pub use serde_json::value::RawValue as Message;
+
+pub use self::template::{Template, TemplateError, with_output_schema};
 
 use crate::client::Client;
 use crate::error::{Error, metadata, reason};
@@ -440,7 +444,7 @@ impl Agent {
 
     /// Answers the call that is a stored message.
     async fn confirm(&self, number: usize) -> Result<(), AgentError> {
-        let result = vec![v1::Content { body: Some(v1::content::Body::Text(STORED.to_owned())) }];
+        let result = vec![v1::Content::from(v1::content::Body::Text(STORED.to_owned()))];
         let answer = v1::ToolOutput { call_id: turn_id(number), result, error: String::new() };
         match self.client.submit(&self.run_id, answer).await {
             Ok(_) => Ok(()),

@@ -134,7 +134,7 @@ mod tests {
     }
 
     fn text(text: &str) -> v1::Content {
-        v1::Content { body: Some(v1::content::Body::Text(text.to_owned())) }
+        v1::Content::from(v1::content::Body::Text(text.to_owned()))
     }
 
     fn output(call: &str, said: &str) -> v1::RunEvent {

@@ -10,7 +10,7 @@ use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
 use bytes::Bytes;
 use futures::{Stream, StreamExt as _};
-use run::{Chunk, Content, Progress};
+use run::{Chunk, CitedText, Content, Progress};
 use serde::Serialize;
 
 use crate::context::Context;
@@ -73,7 +73,7 @@ macro_rules! into_output {
     )*};
 }
 
-into_output!(Output, (), String, &str, Cow<'_, str>, Content, Vec<Content>, Image);
+into_output!(Output, (), String, &str, Cow<'_, str>, Content, Vec<Content>, CitedText, Image);
 
 impl From<Cow<'_, str>> for Output {
     fn from(text: Cow<'_, str>) -> Self {

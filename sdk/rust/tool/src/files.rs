@@ -8,6 +8,7 @@ use std::sync::Arc;
 
 use bytes::{Bytes, BytesMut};
 use futures::{Stream, StreamExt as _, TryStreamExt as _, stream};
+use proto::conversation::TOOL_CALL_CONVERSATION;
 use proto::convert::object::ChunkRequest;
 use proto::object::{CHUNK_BYTES, chunks};
 use ring::digest;
@@ -41,7 +42,12 @@ impl Context {
     /// The files that the call may open: those that its run gave to its tool, and to all tools.
     #[must_use]
     pub fn files(&self) -> &[File] {
-        &self.execution.call.files
+        let files = &self.execution.call.files;
+        // The conversation comes after those that the request names.
+        match files.split_last() {
+            Some((last, others)) if last.name == TOOL_CALL_CONVERSATION => others,
+            _ => files,
+        }
     }
 
     /// The file of this name.

@@ -27,6 +27,7 @@ pub use context::{Context, Left};
 pub use error::ToolError;
 pub use objects::StoredPart;
 pub use output::Output;
+pub use proto::conversation::{Message, MessageCall, MessageResult, MessageRole, TOOL_CALL_CONVERSATION};
 pub use proto::convert::manifest::{InvalidManifest, ManifestError};
 pub use proto::elicitation::{Asks, Elicitation, Reply};
 pub use proto::history::{PastCall, PastContent, PastOutcome, TOOL_CALL_HISTORY};
@@ -34,9 +35,9 @@ pub use proto::names::{AGENT_TEXT, PARTIAL_IMAGE};
 pub use question::{Answer, Question};
 pub use records::{Record, RecordError, RecordPage, Records};
 pub use run::{
-    AfterPartialOutput, Alias, Backoff, CallError, CallId, CallerName, Chunk, Concurrency, Content, Effects, ErrorKind,
-    File, InvalidId, Manifest, Object, ObjectId, Origin, Permission, Policy, Progress, Requester, ResultUse, RetryOn,
-    Role, Roles, RunId, TenantId, ToolName, Version, Violation,
+    AfterPartialOutput, Alias, Backoff, CallError, CallId, CallerName, Chunk, Citation, CitationSource, CitedText,
+    Concurrency, Content, Effects, ErrorKind, File, InvalidId, Manifest, Object, ObjectId, Origin, Permission, Policy,
+    Progress, Requester, ResultUse, RetryOn, Role, Roles, RunId, TenantId, ToolName, Version, Violation,
 };
 pub use schema::InvalidSchema;
 pub use table::{InvalidPattern, InvalidTool, NotHosted, Table};
@@ -74,7 +75,8 @@ pub use tool::{About, AnyTool, Tool};
 ///   go to the field that it becomes: `#[serde(default)]`, `#[schemars(range(min = 1))]`. Unknown arguments are refused.
 /// - One marked `#[input]` is all arguments in one struct, which derives `serde::Deserialize` and `schemars::JsonSchema`.
 ///
-/// **What it gives back** becomes the result: nothing is `"Done"`; `String` and `&str` are text; [`Image`],
+/// **What it gives back** becomes the result: nothing is `"Done"`; `String` and `&str` are text; [`CitedText`] is
+/// text with its sources; [`Image`],
 /// [`Content`], `Vec<Content>` and [`Output`] are what they say; what implements [`IntoOutput`] converts itself;
 /// anything else that implements `serde::Serialize` is JSON. In a `Result` an error fails the call: [`ToolError`], any
 /// `std::error::Error`, `anyhow::Error`, or a `String`. A [`Stream`](futures::Stream) of what implements [`IntoChunk`]

@@ -62,9 +62,17 @@ pub fn completion(given: Completion) -> Result<Completion, CallError> {
         );
         return Err(CallError::new(ErrorKind::ResultTooLarge, message));
     }
+    let cited =
+        given.result.iter().map(|part| if let Content::Cited(cited) = part { cited.citations.len() } else { 0 });
+    let (cited, max) = (cited.max().unwrap_or_default(), limit::CITATIONS_MAX);
+    if cited > max {
+        let message = format!("a text of the result has {cited} citations, at most {max} are kept");
+        return Err(CallError::new(ErrorKind::ResultTooLarge, message));
+    }
     let (label, max) = (given.result.iter().map(Content::label_size).max().unwrap_or_default(), limit::LABEL_BYTES_MAX);
     if label > max {
-        let message = format!("a media type of the result is {label} bytes, at most {max} are kept");
+        let message =
+            format!("a media type, or the title or source of a citation, is {label} bytes, at most {max} are kept");
         return Err(CallError::new(ErrorKind::ResultTooLarge, message));
     }
     let (size, limit) = (given.extra_state.size(), limit::EXTRA_STATE_BYTES_MAX);

@@ -1,7 +1,7 @@
 //! The result of a call.
 
 use bytes::Bytes;
-use run::{Completion, Content};
+use run::{Citation, CitedText, Completion, Content};
 use serde::Serialize;
 
 use crate::error::ToolError;
@@ -22,6 +22,20 @@ impl Output {
     #[must_use]
     pub fn data(media_type: impl Into<String>, data: impl Into<Bytes>) -> Self {
         vec![Content::Data { media_type: media_type.into(), data: data.into() }].into()
+    }
+
+    /// A text with the sources that it cites; at most 256, with titles and sources of up to 1 KiB. Models read the
+    /// text. Clients are given the sources beside it, to show them.
+    ///
+    /// ```
+    /// # use toolyard_tool::{Citation, Output};
+    /// let source = Citation::url("https://www.rust-lang.org", "Rust").at(0..4);
+    /// Output::cited("Rust is fast.", [source])
+    /// # ;
+    /// ```
+    #[must_use]
+    pub fn cited(text: impl Into<String>, citations: impl IntoIterator<Item = Citation>) -> Self {
+        CitedText { text: text.into(), citations: citations.into_iter().collect() }.into()
     }
 
     /// Another part after this one.
@@ -55,6 +69,12 @@ impl Output {
 impl From<Output> for Completion {
     fn from(Output(completion): Output) -> Self {
         completion
+    }
+}
+
+impl From<CitedText> for Output {
+    fn from(cited: CitedText) -> Self {
+        vec![Content::Cited(Box::new(cited))].into()
     }
 }
 

@@ -378,6 +378,7 @@ impl Called {
         let text = |content: &Content| match content {
             Content::Text(text) | Content::Json(text) => Some(text.clone()),
             Content::Object(object) => Some(object.preview.clone()),
+            Content::Cited(cited) => Some(cited.text.clone()),
             Content::Data { .. } => None,
         };
         parts.iter().filter_map(text).collect()

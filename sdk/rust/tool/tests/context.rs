@@ -7,7 +7,8 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 use toolyard_tool::interceptor::{LargeResult, ResultCache};
 use toolyard_tool::{
-    Context, ErrorKind, Output, PastCall, PastOutcome, Role, Roles, TOOL_CALL_HISTORY, Table, ToolError, testkit, tool,
+    Context, ErrorKind, Output, PastCall, PastOutcome, Role, Roles, TOOL_CALL_CONVERSATION, TOOL_CALL_HISTORY, Table,
+    ToolError, testkit, tool,
 };
 
 #[derive(Debug, Deserialize)]
@@ -144,4 +145,29 @@ async fn a_tool_knows_its_tenant_and_caller_and_a_context_cannot_pretend_to_be_o
     }
     let called = testkit::call_given(&table, "who", json!({}), json!({ "tenant": "acme" })).await;
     assert_eq!(called.answer(), "None None false");
+}
+
+/// Returns who wrote the messages, and how many calls the last one has.
+#[tool(read_only, context_key = TOOL_CALL_CONVERSATION)]
+async fn converse(context: &Context) -> Result<String, ToolError> {
+    let Some(messages) = context.conversation().await? else { return Ok("nothing".to_owned()) };
+    let roles: Vec<String> = messages.iter().map(|message| format!("{:?}", message.role)).collect();
+    let calls = messages.last().map_or(0, |message| message.calls.len());
+    Ok(format!("{} {calls} {}", roles.join(" "), context.files().len()))
+}
+
+#[tokio::test]
+async fn a_conversation_is_read_from_the_context_or_from_a_file_that_is_none_of_the_calls() {
+    let table = Table::new().host(Converse).expect("it can be hosted");
+    let call = json!({ "call_id": "a", "tool": "converse", "arguments": {} });
+    let messages = json!([{ "role": "user", "text": "Hi" }, { "role": "assistant", "calls": [call] }]);
+    let given = testkit::call_given(&table, "converse", json!({}), json!({ TOOL_CALL_CONVERSATION: messages })).await;
+    assert_eq!(given.answer(), "User Assistant 1 0");
+    let text = messages.to_string();
+    let files: [(&str, &[u8]); 2] = [("f", b"a file"), (TOOL_CALL_CONVERSATION, text.as_bytes())];
+    let large = testkit::call_with(&table, "converse", json!({}), &files).await;
+    assert_eq!(large.answer(), "User Assistant 1 1");
+    assert_eq!(testkit::call_given(&table, "converse", json!({}), json!({})).await.answer(), "nothing");
+    let bad = testkit::call_given(&table, "converse", json!({}), json!({ TOOL_CALL_CONVERSATION: ["s3cret"] })).await;
+    assert!(!bad.error().contains("s3cret"), "{}", bad.error());
 }

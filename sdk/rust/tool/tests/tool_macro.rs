@@ -9,7 +9,9 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use toolyard_tool::testkit::{self, Called};
-use toolyard_tool::{Chunk, Content, Context, Image, Output, Progress, Table, Tool, ToolError, tool};
+use toolyard_tool::{
+    Chunk, Citation, CitedText, Content, Context, ErrorKind, Image, Output, Progress, Table, Tool, ToolError, tool,
+};
 
 /// Greets a person.
 ///
@@ -196,6 +198,28 @@ async fn results_become_what_a_model_reads() {
     let parts = vec![Content::Text("one".to_owned()), Content::Json("[2]".to_owned())];
     assert_eq!(called(Parts, json!({})).await.result, Ok(parts));
     assert_eq!(called(Made, json!({})).await.result.expect("it is done").len(), 2);
+}
+
+/// A text with sources.
+#[tool(read_only)]
+async fn cite(sources: usize, title: String) -> CitedText {
+    let citations = (0..sources).map(|_| Citation::url("https://a.example", title.clone()).at(2..5));
+    CitedText { text: "a b c".to_owned(), citations: citations.collect() }
+}
+
+#[tokio::test]
+async fn sources_stand_beside_a_text_and_too_many_or_too_long_ones_fail_the_call() {
+    let one = called(Cite, json!({ "sources": 1, "title": "A" })).await;
+    assert_eq!(one.answer(), "a b c");
+    let Ok([Content::Cited(cited)]) = one.result.as_deref() else { panic!("{one:?}") };
+    assert_eq!(cited.citations, [Citation::url("https://a.example", "A").at(2..5)]);
+    let output = Output::cited("a b c", cited.citations.clone()).and("d".into());
+    assert_ne!(output, Output::from("a b c").and("d".into()));
+    for (sources, title, expected) in [(257, "A".to_owned(), "257 citations"), (1, "A".repeat(1025), "1025 bytes")] {
+        let failed = called(Cite, json!({ "sources": sources, "title": title })).await;
+        let error = failed.result.as_ref().expect_err(expected);
+        assert!(error.kind == ErrorKind::ResultTooLarge && error.message.contains(expected), "{error:?}");
+    }
 }
 
 #[tokio::test]

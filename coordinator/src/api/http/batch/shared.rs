@@ -41,8 +41,8 @@ pub(in crate::api::http) async fn add(
         .parse()
         .map_err(|error: run::InvalidId| ApiError::malformed("run_id", format!("run: {error}")))?;
     if options.of_new_run() {
-        let message = "the run is there already: of the options only calls, request_tools, files, approve and context \
-            can be given to the calls that are added; the call ids make a repeated request safe";
+        let message = "the run is there already: of the options only calls, request_tools, files, approve, context \
+            and conversation can be given to the calls that are added; the call ids make a repeated request safe";
         return Err(ApiError::malformed("", message.to_owned()));
     }
     // The answer is the output of the run, so nothing is added for a caller who may not read it.
@@ -63,7 +63,7 @@ pub(in crate::api::http) async fn add(
 
 /// Adds the calls that the run does not have, and approves those of the others that still await it.
 async fn add_new(api: &Api, run: &Run, options: &Options, calls: &[v1::NewCall]) -> Result<(), ApiError> {
-    let v1::CreateRunRequest { request_tools, files, mut approve, context, .. } = options.run.clone();
+    let v1::CreateRunRequest { request_tools, files, mut approve, context, conversation, .. } = options.run.clone();
     let (there, new): (Vec<_>, Vec<_>) = calls.iter().cloned().partition(|call| has(api, run, call));
     let is_approved = |call: &CallId| approve.iter().any(|id| id == ALL_CALLS || id == call.as_str());
     let mut there_approved = ids(&there);
@@ -77,7 +77,8 @@ async fn add_new(api: &Api, run: &Run, options: &Options, calls: &[v1::NewCall])
         };
         let calls = new.into_iter().map(with_context).collect();
         let run_id = run.id().to_string();
-        Box::pin(api.append_calls(v1::AppendCallsRequest { run_id, calls, request_tools, files, approve })).await?;
+        let append = v1::AppendCallsRequest { run_id, calls, request_tools, files, approve, conversation };
+        Box::pin(api.append_calls(append)).await?;
     }
     let waiting = approved::waiting(run).filter(|call| there_approved.contains(call));
     Ok(api.runs.approve(run.id(), waiting, &Approved::All).await.map(drop)?)

@@ -99,8 +99,12 @@ impl Terms {
             Problem::at(reason, Place::Body(format!("{turn_at}{}", error.pointer)), detail)
         };
         let (turn, dangling, is_of_model) = if is_history {
-            let History { turn, dangling, is_of_model } =
+            let History { turn, dangling, is_of_model, messages } =
                 History::parse(enveloped.turn, wanted.form).map_err(unreadable)?;
+            // The one that the options name is not of this form.
+            if options.run.conversation.is_empty() {
+                options.run.conversation = messages;
+            }
             (turn, dangling, is_of_model)
         } else {
             (Turn::parse(enveloped.turn, wanted.form).map_err(unreadable)?, Vec::new(), true)

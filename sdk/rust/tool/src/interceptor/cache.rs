@@ -96,7 +96,9 @@ impl Kept {
 /// As JSON, which no text in it can make ambiguous.
 fn key(call: &Call<'_>) -> String {
     let context: Vec<_> = call.context().all_given().iter().collect();
-    let files = call.context().files().iter().map(|file| (&file.name, file.object.sha256)).collect::<Vec<_>>();
+    // With the conversation, if it is one of them.
+    let files = &call.context().execution.call.files;
+    let files = files.iter().map(|file| (&file.name, file.object.sha256)).collect::<Vec<_>>();
     let (tool, metadata) = (call.tool().as_str(), call.context().metadata());
     let tenant = call.context().tenant().map(TenantId::as_str);
     let caller = call.context().caller().map(CallerName::as_str);

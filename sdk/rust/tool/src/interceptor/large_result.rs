@@ -49,6 +49,7 @@ impl LargeResult {
             let (shown, ending) = match &part {
                 Content::Text(text) => (beginning(text, room), "txt"),
                 Content::Json(json) => (beginning(json, room), "json"),
+                Content::Cited(cited) => (beginning(&cited.text, room), "txt"),
                 Content::Data { .. } | Content::Object(_) => ("", "bin"),
             };
             room -= shown.len();
@@ -108,6 +109,7 @@ async fn store(file: PathBuf, part: Content) -> std::io::Result<()> {
             Content::Text(text) | Content::Json(text) => std::fs::write(&file, text),
             Content::Data { data, .. } => std::fs::write(&file, data),
             Content::Object(object) => std::fs::write(&file, &object.preview),
+            Content::Cited(cited) => std::fs::write(&file, &cited.text),
         }
     });
     written.await.unwrap_or_else(|error| Err(std::io::Error::other(error)))

@@ -1,0 +1,51 @@
+//! Reads the conversation of a request for its calls.
+
+use std::sync::Arc;
+
+use proto::conversation::{self, Message, MessageCall, MessageRole};
+use proto::v1;
+use run::CallId;
+
+use super::read::malformed;
+use crate::admission::accept::RequestedCall;
+use crate::admission::conversation::Conversation;
+use crate::admission::error::RequestError;
+
+/// Gives the calls of a request its conversation. `is_new`: they are the first of their run.
+pub(super) fn give(
+    wire: Vec<v1::ConversationMessage>,
+    calls: &mut [RequestedCall],
+    is_new: bool,
+) -> Result<(), RequestError> {
+    if wire.is_empty() {
+        return Ok(());
+    }
+    let messages = conversation::messages(wire);
+    let mut messages = messages.map_err(|error| malformed(format!("conversation[{}].role", error.0))(error))?;
+    if !has_open_calls(&messages) {
+        messages.push(asking(calls, is_new));
+    }
+    let conversation = Arc::new(Conversation::of(&messages, calls.len())?);
+    calls.iter_mut().for_each(|call| call.conversation = Some(Arc::clone(&conversation)));
+    Ok(())
+}
+
+/// Whether the conversation ends with calls of the model that have no results.
+fn has_open_calls(messages: &[Message]) -> bool {
+    let Some(last) = messages.iter().rposition(|message| message.role != MessageRole::Tool) else { return false };
+    let (message, results) = (&messages[last], messages[last + 1..].iter().flat_map(|message| &message.results));
+    let answered: Vec<&str> = results.map(|result| result.call_id.as_str()).collect();
+    let is_open = |call: &MessageCall| ![&call.call_id, &call.tool].iter().any(|id| answered.contains(&id.as_str()));
+    message.role == MessageRole::Assistant && message.calls.iter().any(is_open)
+}
+
+/// The assistant's message with the calls of a request.
+fn asking(calls: &[RequestedCall], is_new: bool) -> Message {
+    let calls = calls.iter().enumerate().map(|(index, call)| {
+        // As a call without an id is named when it is accepted.
+        let made = if is_new { format!("call_{index}") } else { String::new() };
+        let id = call.id.as_ref().map_or(made, CallId::to_string);
+        MessageCall::new(id, call.tool.to_string(), &String::from_utf8_lossy(&call.arguments))
+    });
+    Message { role: MessageRole::Assistant, text: String::new(), calls: calls.collect(), results: Vec::new() }
+}

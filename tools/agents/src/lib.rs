@@ -6,6 +6,7 @@ mod call;
 mod file;
 mod message;
 mod model;
+pub mod scripted;
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};

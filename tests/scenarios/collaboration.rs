@@ -158,11 +158,18 @@ async fn a_team_whose_request_id_names_a_run_that_is_not_in_the_log_tries_again(
     let api = format!("http://{}", ship.yard.coordinator.address());
     let tools = ship.yard.fixture.with("TOOLYARD_FIXTURE_TOOLS", "collaboration").with("TOOLYARD_API_URL", api);
     let _second = tools.worker(&ship.yard.broker.url(), "together", 16).await;
-    let is_retried = |event: &Event| matches!(event, Event::AttemptEnded(ended) if ended.error.is_some());
-    stream.until(is_retried).await;
+    let failed = |event: &Event| match event {
+        Event::AttemptEnded(ended) => {
+            ended.error.as_ref().filter(|error| error.message.contains("there is no run")).map(|_| ended.attempt)
+        }
+        _ => None,
+    };
+    stream.until(|event| failed(event).is_some()).await;
+    let before = check::kinds(&stream.seen).into_iter().find_map(failed).expect("it was seen");
 
     broker.keys.put(&name, taken.encode_to_vec().into()).await.expect("the broker stores it");
-    stream.until(says).await;
+    let goes_on = |event: &Event| says(event) && matches!(event, Event::CallOutput(it) if it.attempt > before);
+    stream.until(goes_on).await;
     assert_eq!(child_of(&check::said(&stream.seen)["a"]), child);
     run.cancel("all hands on deck").await;
     check::whole(&stream.to_end().await, true);

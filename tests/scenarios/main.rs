@@ -62,6 +62,7 @@ mod mcp_clients;
 mod mcp_endpoints;
 mod mcp_in;
 mod mixed;
+mod nested;
 mod objects;
 mod openai;
 mod openai_refused;

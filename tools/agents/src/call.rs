@@ -144,7 +144,7 @@ impl AgentTool {
     async fn report(&self, context: &Context, agent: &Agent) -> Result<(), ToolError> {
         let turns = |count: usize| u32::try_from(count).map_or(f64::MAX, f64::from);
         let max = f64::from(self.settings.limits.turns);
-        context.progress(turns(agent.turns()), Some(max), format!("run {}", agent.run_id())).await
+        context.progress(turns(agent.turns()), Some(max), client::made_run(agent.run_id())).await
     }
 
     /// An error that says which agent it is of.

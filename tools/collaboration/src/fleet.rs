@@ -300,6 +300,7 @@ impl Child<'_> {
             }
             Some(Event::CallAwaitingApproval(awaiting)) => (&awaiting.call_id, "awaits approval"),
             Some(Event::CallWaiting(waiting)) => (&waiting.call_id, "waits for an answer"),
+            Some(Event::RunOpened(_)) => return self.report_progress().await,
             _ => return Ok(()),
         };
         let tool = self.transcript.calls().iter().find(|call| call.call_id == *call_id).map_or("", |call| &call.tool);
@@ -309,10 +310,15 @@ impl Child<'_> {
         }
         self.context.text(line.clone()).await?;
         self.reported.push(line);
+        self.report_progress().await
+    }
+
+    /// Reports how many calls have ended, and the run, so that it can be watched.
+    async fn report_progress(&self) -> Result<(), ToolError> {
         let done = self.transcript.calls().iter().filter(|call| call.outcome.is_some()).count();
         #[allow(clippy::cast_precision_loss, reason = "there are a few dozen calls")]
         let (done, total) = (done as f64, self.total as f64);
-        self.context.progress(done, Some(total), "").await
+        self.context.progress(done, Some(total), client::made_run(self.run_id())).await
     }
 
     pub(crate) async fn cancel(&self, reason: &str) -> Result<(), ToolError> {

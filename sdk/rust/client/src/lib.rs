@@ -29,6 +29,8 @@
 //! events; it removes output that a retry has withdrawn. Requests that may be repeated without harm are retried for 60
 //! s while the coordinator is away.
 //!
+//! [`NestedWatch`] follows the runs that calls make, as agents do, together with the run of these calls.
+//!
 //! [`agent`] keeps the loop of an agent in the log: what the model said, and what its calls answered.
 
 #![warn(missing_docs, unnameable_types)]
@@ -38,6 +40,7 @@ pub mod agent;
 mod client;
 mod connection;
 mod error;
+mod nested;
 mod objects;
 mod schedules;
 mod transcript;
@@ -47,6 +50,7 @@ pub use bytes::Bytes;
 pub use client::Client;
 pub use connection::Connection;
 pub use error::{Error, metadata, reason, reason_code, retry_after};
+pub use nested::{DEPTH_MAX, Nested, NestedWatch, Place, made_run, named_run};
 pub use objects::ObjectReader;
 pub use proto::Reason;
 /// The messages of the API. Their comments describe every field.

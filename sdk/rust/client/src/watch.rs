@@ -44,6 +44,15 @@ impl Watch {
         Self { client, floor, run_id: run_id.to_owned(), last: after, messages: Messages::Broken, backoff: None }
     }
 
+    /// The run; empty before its first event if it is new.
+    pub(crate) fn run_id(&self) -> &str {
+        &self.run_id
+    }
+
+    pub(crate) fn floor(&self) -> v1::FloorPolicy {
+        self.floor
+    }
+
     /// The next events, at least one; `None` once the run has ended. Cancel safe: if it is dropped while it waits, no
     /// event is lost.
     ///

@@ -26,7 +26,7 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 const KEEPALIVE: Duration = Duration::from_secs(20);
 const KEEPALIVE_TIMEOUT: Duration = Duration::from_secs(10);
 /// Largest response: a run of 128 calls, with results and arguments of 256 KiB each.
-const RESPONSE_BYTES_MAX: usize = 80 * 1024 * 1024;
+pub(crate) const RESPONSE_BYTES_MAX: usize = 80 * 1024 * 1024;
 /// Runs or calls of one page: more would not be given.
 const PAGE_MAX: usize = 500;
 /// How long a coordinator may be away before it is given up: a rolling restart takes less.
@@ -43,6 +43,7 @@ type Transport = InterceptedService<Channel, Key>;
 #[derive(Debug, Clone)]
 pub struct Client {
     url: String,
+    pub(crate) transport: Transport,
     pub(crate) runs: RunServiceClient<Transport>,
     tools: ToolServiceClient<Transport>,
     index: IndexServiceClient<Transport>,
@@ -77,7 +78,8 @@ impl Client {
             fleet: FleetServiceClient::new(transport.clone()),
             schedules: ScheduleServiceClient::new(transport.clone()).max_decoding_message_size(RESPONSE_BYTES_MAX),
             webhooks: WebhookServiceClient::new(transport.clone()).max_decoding_message_size(RESPONSE_BYTES_MAX),
-            objects: ObjectServiceClient::new(transport),
+            objects: ObjectServiceClient::new(transport.clone()),
+            transport,
         })
     }
 

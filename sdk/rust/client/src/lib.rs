@@ -40,6 +40,7 @@ pub mod agent;
 mod client;
 mod connection;
 mod error;
+mod messages;
 mod nested;
 mod objects;
 mod schedules;

@@ -5,8 +5,8 @@ use clap::{Args, Parser, Subcommand};
 use crate::server::Server;
 use crate::terminal::{Color, Output};
 use crate::{
-    backup, call, calls, demo, dev, doctor, inbox, index, json, key, log, nats_config, nats_keys, objects, parked,
-    pause, queues, runs, schedules, serve, submit, tools, webhooks, why, workers,
+    backup, call, calls, demo, dev, doctor, inbox, index, json, key, log, model, nats_config, nats_keys, objects,
+    parked, pause, queues, runs, schedules, serve, submit, tools, webhooks, why, workers,
 };
 
 const EXAMPLES: &str = "\
@@ -48,6 +48,7 @@ pub(crate) struct Global {
 pub(crate) enum Command {
     Demo(demo::Args),
     Dev(dev::Args),
+    Model(model::Args),
     Call(call::Args),
     #[command(subcommand)]
     Tools(tools::Command),

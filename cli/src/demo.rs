@@ -10,8 +10,9 @@ use proto::v1;
 use sandbox::Wanted;
 use serde_json::{Value, json};
 
+use crate::children::ChildrenArgs;
 use crate::exit::{Exit, Failure};
-use crate::follow::{Answers, Follow, Followed, View};
+use crate::follow::{Answers, Follow, Followed, Show, View};
 use crate::interrupts::Interrupts;
 use crate::json::Object;
 use crate::prompt::Keyboard;
@@ -103,7 +104,8 @@ async fn show(
     let rules = Some(v1::RunRules { confirmation: v1::Confirmation::None.into(), ..v1::RunRules::default() });
     let run = v1::CreateRunRequest { calls, rules, ..Default::default() };
     let watch = client.execute(run).await?;
-    Follow::new(&client, terminal, view, answers).until_end(watch, interrupts).await
+    let show = Show::new(terminal, view, ChildrenArgs::default());
+    Follow::new(&client, show, answers).until_end(watch, interrupts).await
 }
 
 fn calls() -> Vec<v1::NewCall> {

@@ -57,6 +57,10 @@ pub(crate) enum Failure {
     #[error("the coordinator does not hear of the worker's tools")]
     ToolsUnknown,
     #[error(transparent)]
+    Script(#[from] agents::scripted::InvalidScript),
+    #[error("the scripted model cannot serve {listen}: {error}")]
+    Model { listen: std::net::SocketAddr, error: io::Error },
+    #[error(transparent)]
     Origins(#[from] origins::InvalidFile),
     #[error(transparent)]
     Broker(#[from] local::Error),
@@ -155,6 +159,8 @@ impl Failure {
             | Self::Workspace(_)
             | Self::McpPrograms(_)
             | Self::Origins(_)
+            | Self::Script(_)
+            | Self::Model { .. }
             | Self::Interceptors(_)
             | Self::NotHosted(_)
             | Self::Hooks(_)
@@ -187,6 +193,8 @@ impl Failure {
             | Self::Workspace(_)
             | Self::McpPrograms(_)
             | Self::Origins(_)
+            | Self::Script(_)
+            | Self::Model { .. }
             | Self::Interceptors(_)
             | Self::NotHosted(_)
             | Self::Hooks(_)

@@ -4,15 +4,17 @@ use proto::Reason;
 use proto::v1;
 use proto::v1::run_event::Event;
 
+use crate::children::{Children, ChildrenArgs};
 use crate::exit::Failure;
 use crate::interrupts::Interrupts;
+use crate::json::Object;
 use crate::plain::{Piece, Plain};
 use crate::prompt::{Keyboard, Question};
 use crate::story::Story;
 use crate::tally::Tally;
 use crate::terminal::Terminal;
-use client::Watch;
-use client::{Client, reason};
+use crate::words::harmless;
+use client::{Client, Nested, NestedWatch, Place, Watch, reason};
 
 /// How a run's output is shown.
 #[derive(Debug)]
@@ -31,28 +33,130 @@ impl View {
         Self::Story(Story::new(terminal.paint(), terminal.stdout_is_terminal(), hints))
     }
 
-    /// Shows an event that the tally has taken in.
-    pub(crate) fn show(&mut self, event: &v1::RunEvent, tally: &Tally, terminal: &Terminal) -> Result<(), Failure> {
+    /// Whether the runs below are shown unless the user says otherwise. A program gets them only if it asks, because
+    /// each event then needs its run.
+    fn usually_has_children(&self, terminal: &Terminal) -> bool {
         match self {
-            Self::Story(story) => terminal.write(story.tell(event, tally).as_bytes()),
-            Self::Plain(plain) => plain.tell(event, tally).into_iter().try_for_each(|piece| match piece {
-                Piece::Output(bytes) => terminal.write(&bytes),
-                Piece::Beside(text) => {
-                    terminal.aside(&text);
-                    Ok(())
-                }
-                Piece::Note(line) => {
-                    terminal.note(&line);
-                    Ok(())
-                }
-                Piece::Problem(line) => {
-                    terminal.problem(&line);
-                    Ok(())
-                }
-            }),
-            Self::Json => terminal.message(event),
+            Self::Story(_) => true,
+            Self::Plain(_) => terminal.stderr_is_terminal(),
+            Self::Json => false,
         }
     }
+}
+
+/// Shows a run, and the runs that its calls made.
+#[derive(Debug)]
+pub(crate) struct Show<'a> {
+    terminal: &'a Terminal,
+    view: View,
+    /// `None`: runs below are not shown.
+    children: Option<Children>,
+}
+
+impl<'a> Show<'a> {
+    pub(crate) fn new(terminal: &'a Terminal, view: View, wanted: ChildrenArgs) -> Self {
+        let paint = if matches!(view, View::Plain(_)) { terminal.paint_notes() } else { terminal.paint() };
+        let has_children = wanted.or(view.usually_has_children(terminal));
+        Self { terminal, view, children: has_children.then(|| Children::new(paint)) }
+    }
+
+    pub(crate) fn has_children(&self) -> bool {
+        self.children.is_some()
+    }
+
+    /// The output of a run as it is to be shown.
+    pub(crate) fn follow(&self, client: &Client, watch: Watch) -> NestedWatch {
+        NestedWatch::new(client, watch).depth_max(if self.children.is_some() { client::DEPTH_MAX } else { 0 })
+    }
+
+    /// Shows an event that the tally has taken in.
+    pub(crate) fn event(&mut self, event: &v1::RunEvent, tally: &Tally) -> Result<(), Failure> {
+        let left = self.children.as_mut().map(Children::leave).unwrap_or_default();
+        match &mut self.view {
+            // The run is shown itself.
+            View::Story(_) if self.children.is_some() && client::named_run(event).is_some() => {
+                self.terminal.write(left.as_bytes())
+            }
+            View::Story(story) => {
+                let told = story.tell(event, tally);
+                self.terminal.write((left + &told).as_bytes())
+            }
+            View::Plain(plain) => {
+                self.terminal.aside(&left);
+                let pieces = plain.tell(event, tally);
+                self.pieces(pieces)
+            }
+            View::Json if self.children.is_some() => self.terminal.line(&placed(&tally.run_id, None, event)),
+            View::Json => self.terminal.message(event),
+        }
+    }
+
+    /// Shows an event of a run below. `tally`: of the run that is watched.
+    pub(crate) fn below(&mut self, place: &Place, event: &v1::RunEvent, tally: &Tally) -> Result<(), Failure> {
+        let Some(children) = &mut self.children else { return Ok(()) };
+        if matches!(self.view, View::Json) {
+            return self.terminal.line(&placed(&place.run_id, Some(place), event));
+        }
+        let text = children.tell(place, event, tally);
+        self.beside(&text)
+    }
+
+    /// Shows that a run below cannot be read.
+    pub(crate) fn unreadable(&mut self, place: &Place, error: client::Error) {
+        let failure = Failure::from(error);
+        let call = harmless(&place.parent_call_id);
+        self.terminal.note(&format!("the run {} of the call {call} cannot be shown: {failure}", place.run_id));
+    }
+
+    /// Writes text of runs below, on lines of its own.
+    fn beside(&mut self, text: &str) -> Result<(), Failure> {
+        if text.is_empty() {
+            return Ok(());
+        }
+        match &mut self.view {
+            View::Story(story) => {
+                let left = story.leave();
+                self.terminal.write((left + text).as_bytes())
+            }
+            View::Plain(plain) => {
+                let pieces = plain.leave();
+                self.pieces(pieces)?;
+                self.terminal.aside(text);
+                Ok(())
+            }
+            View::Json => Ok(()),
+        }
+    }
+
+    fn pieces(&self, pieces: Vec<Piece>) -> Result<(), Failure> {
+        pieces.into_iter().try_for_each(|piece| match piece {
+            Piece::Output(bytes) => self.terminal.write(&bytes),
+            Piece::Beside(text) => {
+                self.terminal.aside(&text);
+                Ok(())
+            }
+            Piece::Note(line) => {
+                self.terminal.note(&line);
+                Ok(())
+            }
+            Piece::Problem(line) => {
+                self.terminal.problem(&line);
+                Ok(())
+            }
+        })
+    }
+}
+
+/// An event with its run, and with the call that made the run, as JSON.
+fn placed(run_id: &str, below: Option<&Place>, event: &v1::RunEvent) -> String {
+    let of = Object::default()
+        .field("run_id", run_id)
+        .maybe("parent_run_id", below.map(|place| &place.parent_run_id))
+        .maybe("parent_call_id", below.map(|place| &place.parent_call_id))
+        .field("depth", below.map_or(0, |place| place.depth));
+    let (of, event) = (of.to_string(), proto::json::write(event));
+    // Both are objects with members.
+    format!("{},{}", of.trim_end_matches('}'), event.trim_start_matches('{'))
 }
 
 /// How the client's calls are answered.
@@ -73,7 +177,7 @@ pub(crate) enum Answers {
 pub(crate) struct Follow<'a> {
     client: &'a Client,
     terminal: &'a Terminal,
-    view: View,
+    show: Show<'a>,
     answers: Answers,
     tally: Tally,
     /// Nothing goes on but the client's calls.
@@ -94,37 +198,37 @@ pub(crate) struct Followed {
 }
 
 enum Step {
-    Events(Option<Vec<v1::RunEvent>>),
+    Events(Nested),
+    Shown,
+    Ended,
     Typed(Option<String>),
     Interrupt,
 }
 
 impl<'a> Follow<'a> {
-    pub(crate) fn new(client: &'a Client, terminal: &'a Terminal, view: View, answers: Answers) -> Self {
-        let (tally, answered) = (Tally::default(), Vec::new());
-        Self { client, terminal, view, answers, tally, idle: false, answered, asking: None, interrupted: false }
+    pub(crate) fn new(client: &'a Client, show: Show<'a>, answers: Answers) -> Self {
+        let (tally, answered, terminal) = (Tally::default(), Vec::new(), show.terminal);
+        Self { client, terminal, show, answers, tally, idle: false, answered, asking: None, interrupted: false }
     }
 
     /// Follows the run until it has ended. An interrupt cancels it, a second one leaves at once.
-    pub(crate) async fn until_end(
-        mut self,
-        mut watch: Watch,
-        interrupts: &mut Interrupts,
-    ) -> Result<Followed, Failure> {
+    pub(crate) async fn until_end(mut self, watch: Watch, interrupts: &mut Interrupts) -> Result<Followed, Failure> {
+        let mut watch = self.show.follow(self.client, watch);
         loop {
             let mut step = tokio::select! {
-                events = watch.next() => Step::Events(events?),
+                events = watch.next() => events?.map_or(Step::Ended, Step::Events),
                 line = typed(&mut self.answers), if self.asking.is_some() => Step::Typed(line),
                 () = interrupts.next() => Step::Interrupt,
             };
-            if let Step::Events(Some(events)) = &step
-                && let Err(failure) = self.take(events)
-            {
-                return Err(self.leave(failure).await);
+            if let Step::Events(events) = step {
+                if let Err(failure) = self.take(events) {
+                    return Err(self.leave(failure).await);
+                }
+                step = Step::Shown;
             }
             let answered = async {
                 match &mut step {
-                    Step::Events(_) => self.answer().await,
+                    Step::Events(_) | Step::Shown | Step::Ended => self.answer().await,
                     Step::Typed(line) => self.typed(line.take()).await,
                     Step::Interrupt => Ok(()),
                 }
@@ -135,20 +239,33 @@ impl<'a> Follow<'a> {
                 () = interrupts.next() => step = Step::Interrupt,
             }
             match step {
-                Step::Events(None) => return Ok(Followed { tally: self.tally, interrupted: self.interrupted }),
-                Step::Events(Some(_)) | Step::Typed(_) => {}
+                Step::Ended => return Ok(Followed { tally: self.tally, interrupted: self.interrupted }),
+                Step::Events(_) | Step::Shown | Step::Typed(_) => {}
                 Step::Interrupt => self.cancel(interrupts).await?,
             }
         }
     }
 
-    fn take(&mut self, events: &[v1::RunEvent]) -> Result<(), Failure> {
+    fn take(&mut self, events: Nested) -> Result<(), Failure> {
+        match events {
+            Nested::Events(place, events) if place.depth > 0 => {
+                events.iter().try_for_each(|event| self.show.below(&place, event, &self.tally))
+            }
+            Nested::Events(_, events) => self.note(&events),
+            Nested::Unreadable(place, error) => {
+                self.show.unreadable(&place, error);
+                Ok(())
+            }
+        }
+    }
+
+    fn note(&mut self, events: &[v1::RunEvent]) -> Result<(), Failure> {
         for event in events {
             self.tally.note(event);
             if let Some(Event::CallEnded(ended)) = &event.event {
                 self.stop_asking(&ended.call_id);
             }
-            self.view.show(event, &self.tally, self.terminal)?;
+            self.show.event(event, &self.tally)?;
             if let Some(Event::RunStatusChanged(changed)) = &event.event {
                 self.idle = changed.status() == v1::RunStatus::RequiresAction;
             }
@@ -174,7 +291,7 @@ impl<'a> Follow<'a> {
         for question in open.map(Question::of).collect::<Vec<_>>() {
             let answer = match &self.answers {
                 Answers::Person(_) => {
-                    if matches!(self.view, View::Story(_)) {
+                    if matches!(self.show.view, View::Story(_)) {
                         self.terminal.aside("\n");
                     }
                     question.ask(self.terminal);

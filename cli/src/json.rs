@@ -16,7 +16,10 @@ that they have over HTTP, with the fields that docs/openapi.json lists:
                          cancel_acknowledged, call_speaking, call_output,
                          call_output_withdrawn, call_ended,
                          run_status_changed, run_ended;
+                         --children adds run_id, depth, and for runs below
+                         parent_run_id and parent_call_id;
                          demo adds {summary: {calls, calls_s, wall_s}}
+  runs messages          the answer of GET /v1/runs/{run_id}/messages
   runs ls                RunSummary, one for each run
   calls ls, inbox,       ListedCall, one for each call
   parked ls

@@ -19,6 +19,7 @@ mod key;
 mod log;
 mod manifest;
 mod mcp;
+mod model;
 mod nats_config;
 mod nats_keys;
 mod objects;
@@ -34,6 +35,7 @@ mod webhooks;
 mod why;
 
 mod arguments;
+mod children;
 mod files;
 mod follow;
 mod interrupts;
@@ -109,6 +111,7 @@ fn default_level(command: &Command) -> LevelFilter {
         Command::Coordinator(_) | Command::Worker(_) => LevelFilter::INFO,
         Command::Demo(_)
         | Command::Dev(_)
+        | Command::Model(_)
         | Command::Doctor(_)
         | Command::NatsConfig(_)
         | Command::NatsKeys(_)
@@ -139,6 +142,7 @@ async fn run(door: &Server, command: Command, terminal: &Terminal) -> Result<Exi
     match command {
         Command::Demo(args) => demo::run(args, terminal).await,
         Command::Dev(args) => dev::run(args, terminal).await,
+        Command::Model(args) => model::run(args, terminal).await,
         Command::Doctor(args) => doctor::run(args, terminal).await,
         Command::NatsConfig(args) => nats_config::run(args, terminal),
         Command::NatsKeys(command) => nats_keys::run(&command, terminal),

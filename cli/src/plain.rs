@@ -64,6 +64,14 @@ impl Plain {
         pieces
     }
 
+    /// Ends the line that is not ended yet, because other text follows.
+    pub(crate) fn leave(&mut self) -> Vec<Piece> {
+        if std::mem::take(&mut self.passing) {
+            return vec![Piece::Beside(b"\r\x1b[K".to_vec())];
+        }
+        self.end_line()
+    }
+
     fn pieces(&mut self, event: &v1::RunEvent, tally: &Tally) -> Vec<Piece> {
         match &event.event {
             Some(Event::RunOpened(opened)) => {

@@ -1,19 +1,18 @@
 //! `toolyard runs`: how runs stand, their output, and their end.
 
 mod create;
+mod watch;
 
 use std::time::Duration;
 
 use proto::v1;
 
 use self::create::{Append, Create};
+use self::watch::{Messages, Watch};
 use crate::erase::{self, Erase};
 use crate::exit::{Exit, Failure};
-use crate::follow::View;
-use crate::json;
 use crate::list::{LIMIT, age, ago, columns, named, span, tell_coverage};
 use crate::server::Server;
-use crate::tally::Tally;
 use crate::terminal::{Paint, Terminal};
 use crate::words::{brief, call_state, contents, counted, error, harmless, run_status};
 use client::Client;
@@ -31,15 +30,6 @@ Example:
 const CLOSE_EXAMPLE: &str = "\
 Example:
   toolyard runs close run_0b_01980f3c2a5b7c3e8d4f5a6b7c8d9e0f";
-
-const WATCH_EXAMPLES: &str = "\
-Examples:
-  toolyard runs watch run_0b_01980f3c2a5b7c3e8d4f5a6b7c8d9e0f
-  toolyard runs watch run_0b_01980f3c2a5b7c3e8d4f5a6b7c8d9e0f \\
-    --after 41 -o json
-
-Ctrl-C stops reading, and the run goes on. The exit code tells how the run
-ended: 0 completed, 3 cancelled, 4 expired.";
 
 const CANCEL_EXAMPLES: &str = "\
 Examples:
@@ -65,6 +55,7 @@ pub(crate) enum Command {
         run: String,
     },
     Watch(Watch),
+    Messages(Messages),
     Cancel(Cancel),
     Erase(Erase),
 }
@@ -96,31 +87,6 @@ pub(crate) struct Ls {
     limit: usize,
 }
 
-/// Read a run's ordered output, from its beginning, until the run ends
-#[derive(Debug, clap::Args)]
-#[command(after_help = WATCH_EXAMPLES, after_long_help = format!("{WATCH_EXAMPLES}\n\n{}", json::HELP))]
-pub(crate) struct Watch {
-    /// The run's id
-    run: String,
-    /// Begin after this sequence number. Numbers belong to a floor policy
-    #[arg(long, value_name = "SEQUENCE")]
-    after: Option<u64>,
-    /// Which call has the floor if several have output
-    #[arg(long, value_enum, default_value_t)]
-    floor: Floor,
-}
-
-#[derive(Debug, Clone, Copy, Default, clap::ValueEnum)]
-enum Floor {
-    /// One call at a time; next is the call with the oldest pending output
-    #[default]
-    Arrival,
-    /// One call at a time, in the order of submission
-    Submission,
-    /// Output as it is stored, each piece with its call
-    Interleaved,
-}
-
 /// Cancel a run, or one call of it
 #[derive(Debug, clap::Args)]
 #[command(after_help = CANCEL_EXAMPLES)]
@@ -149,7 +115,8 @@ pub(crate) async fn run(command: Command, door: &Server, terminal: &Terminal) ->
             show(&client.close(&run).await?, terminal)?;
             Ok(Exit::Completed)
         }
-        Command::Watch(args) => watch(&client, args, terminal).await,
+        Command::Watch(args) => args.run(&client, terminal).await,
+        Command::Messages(args) => args.run(&client, terminal).await,
         Command::Erase(args) => erase::erase(&client, args, terminal).await,
         Command::Cancel(Cancel { run, call, reason }) => {
             let run = match call {
@@ -186,41 +153,6 @@ fn listed(run: &v1::RunSummary) -> [String; 4] {
     let calls = format!("{} of {}", counted(run.calls.len(), "call"), brief(&tools.join(", ")));
     let calls = if run.calls.is_empty() { counted(0, "call") } else { calls };
     [run.run_id.clone(), run_status(run.status()), age(run.create_time), calls]
-}
-
-async fn watch(client: &Client, args: Watch, terminal: &Terminal) -> Result<Exit, Failure> {
-    let Watch { run, after, floor } = args;
-    let floor = match floor {
-        Floor::Arrival => v1::FloorPolicy::Arrival,
-        Floor::Submission => v1::FloorPolicy::Submission,
-        Floor::Interleaved => v1::FloorPolicy::Interleaved,
-    };
-    let mut watch = client.watch(&run, after, floor).await?;
-    let mut view = View::of_run(terminal, true);
-    let mut tally = Tally::of_run(run);
-    while let Some(events) = watch.next().await? {
-        for event in &events {
-            tally.note(event);
-            view.show(event, &tally, terminal)?;
-        }
-    }
-    Ok(exit_of(tally.status))
-}
-
-fn exit_of(status: Option<v1::RunStatus>) -> Exit {
-    match status {
-        Some(v1::RunStatus::Cancelled) => Exit::Cancelled,
-        Some(v1::RunStatus::Expired) => Exit::Expired,
-        Some(v1::RunStatus::Failed) => Exit::Failed,
-        Some(
-            v1::RunStatus::Completed
-            | v1::RunStatus::Unspecified
-            | v1::RunStatus::InProgress
-            | v1::RunStatus::RequiresAction,
-        )
-        // The run had ended before the event after which it was read.
-        | None => Exit::Completed,
-    }
 }
 
 /// Shows a run as it stands.

@@ -1,5 +1,6 @@
 //! A run as text for people: the speaking call, its output, and its end. Returns text and writes nothing.
 
+use client::agent::TURN_TOOL;
 use proto::v1;
 use proto::v1::call_output::Piece;
 use proto::v1::run_event::Event;
@@ -16,6 +17,8 @@ pub(crate) struct Story {
     repaints: bool,
     /// No user answers the client's calls here, so the output explains how to.
     hints: bool,
+    /// It is about a run that a call made, whose opening and end need no lines of their own.
+    is_child: bool,
     /// The call whose block is open.
     speaker: Option<String>,
     /// The channel of the line that is not ended yet.
@@ -27,7 +30,19 @@ pub(crate) struct Story {
 
 impl Story {
     pub(crate) fn new(paint: Paint, repaints: bool, hints: bool) -> Self {
-        Self { paint, repaints, hints, speaker: None, unended: None, passing: false, text: String::new() }
+        let (speaker, unended) = (None, None);
+        Self { paint, repaints, hints, is_child: false, speaker, unended, passing: false, text: String::new() }
+    }
+
+    /// The story of a run that a call made.
+    pub(crate) fn of_child(paint: Paint) -> Self {
+        Self { is_child: true, ..Self::new(paint, false, true) }
+    }
+
+    /// Ends the line that is not ended yet, because other text follows.
+    pub(crate) fn leave(&mut self) -> String {
+        self.end_line();
+        std::mem::take(&mut self.text)
     }
 
     fn delayed(&mut self, calls: &[v1::OpenedCall], tally: &Tally) {
@@ -38,7 +53,12 @@ impl Story {
 
     /// The text about an event that the tally has counted.
     pub(crate) fn tell(&mut self, event: &v1::RunEvent, tally: &Tally) -> String {
+        if self.is_child && is_told_elsewhere(event, tally) {
+            return String::new();
+        }
         match &event.event {
+            Some(Event::RunOpened(opened)) if self.is_child => self.delayed(&opened.calls, tally),
+            Some(Event::CallsAppended(appended)) if self.is_child => self.delayed(&appended.calls, tally),
             Some(Event::RunOpened(opened)) => {
                 self.aside(&format!("{} · {}", opened.run_id, counted(opened.calls.len(), "call")));
                 self.delayed(&opened.calls, tally);
@@ -163,6 +183,12 @@ impl Story {
     }
 
     fn run_ended(&mut self, status: v1::RunStatus, tally: &Tally) {
+        if self.is_child {
+            if status != v1::RunStatus::Completed {
+                self.line(&format!("{} run {}", self.paint.bad("✗"), run_status(status)));
+            }
+            return;
+        }
         let is_completed = |call: &&CallTally| {
             call.outcome.as_ref().is_some_and(|outcome| outcome.state() == v1::CallState::Completed)
         };
@@ -207,7 +233,39 @@ fn bar(channel: &str) -> String {
     }
 }
 
-fn named(call_id: &str, tally: &Tally) -> String {
+/// Whether an event is about a message of an agent's model, whose text is output of the call that made the run, or
+/// names a run, which is shown itself.
+fn is_told_elsewhere(event: &v1::RunEvent, tally: &Tally) -> bool {
+    if client::named_run(event).is_some() {
+        return true;
+    }
+    let call_id = match &event.event {
+        Some(Event::CallWaiting(waiting)) => &waiting.call_id,
+        Some(Event::CallSpeaking(speaking)) => &speaking.call_id,
+        Some(Event::CallOutput(output)) => &output.call_id,
+        Some(Event::CallEnded(ended)) => &ended.call_id,
+        Some(Event::CancelRequested(requested)) => &requested.call_id,
+        Some(
+            Event::RunOpened(_)
+            | Event::CallsAppended(_)
+            | Event::RunClosed(_)
+            | Event::CallAwaitingApproval(_)
+            | Event::CallApproved(_)
+            | Event::CallRejected(_)
+            | Event::AttemptStarted(_)
+            | Event::AttemptEnded(_)
+            | Event::CancelDelivered(_)
+            | Event::CancelAcknowledged(_)
+            | Event::CallOutputWithdrawn(_)
+            | Event::RunStatusChanged(_)
+            | Event::RunEnded(_),
+        )
+        | None => return false,
+    };
+    tally.call(call_id).is_some_and(|(_, call)| call.tool == TURN_TOOL)
+}
+
+pub(crate) fn named(call_id: &str, tally: &Tally) -> String {
     let tool = tally.call(call_id).map(|(_, call)| call.tool.as_str()).filter(|tool| !tool.is_empty());
     match tool {
         Some(tool) => format!("{} · {}", harmless(tool), harmless(call_id)),

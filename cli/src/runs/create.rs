@@ -4,9 +4,10 @@ use proto::v1;
 
 use super::show;
 use crate::call::{RunOptions, exit_of, left};
+use crate::children::ChildrenArgs;
 use crate::exit::{self, Exit, Failure};
 use crate::files;
-use crate::follow::{Answers, Follow, View};
+use crate::follow::{Answers, Follow, Show, View};
 use crate::interrupts::Interrupts;
 use crate::prompt::Keyboard;
 use crate::terminal::Terminal;
@@ -41,6 +42,8 @@ pub(crate) struct Create {
     request_id: Option<String>,
     #[command(flatten)]
     options: RunOptions,
+    #[command(flatten)]
+    children: ChildrenArgs,
 }
 
 const APPEND_EXAMPLES: &str = "\
@@ -67,7 +70,7 @@ pub(crate) struct Append {
 
 impl Create {
     pub(super) async fn run(self, client: &Client, terminal: &Terminal) -> Result<Exit, Failure> {
-        let Self { run, open, detach, request_id, options } = self;
+        let Self { run, open, detach, request_id, options, children } = self;
         let mut run = run.map(|file| files::run(&file)).transpose()?.unwrap_or_default();
         run.keep_open |= open;
         run.request_id = request_id.unwrap_or(run.request_id);
@@ -79,7 +82,8 @@ impl Create {
         if detach {
             return left(client, watch, terminal).await;
         }
-        let followed = Follow::new(client, terminal, view, answers).until_end(watch, &mut interrupts).await?;
+        let show = Show::new(terminal, view, children);
+        let followed = Follow::new(client, show, answers).until_end(watch, &mut interrupts).await?;
         Ok(exit_of(&followed))
     }
 }

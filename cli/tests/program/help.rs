@@ -2,10 +2,11 @@
 
 use crate::process::{Ended, run, toolyard};
 
-const COMMANDS: [&[&str]; 70] = [
+const COMMANDS: [&[&str]; 72] = [
     &[],
     &["demo"],
     &["dev"],
+    &["model"],
     &["coordinator"],
     &["worker"],
     &["tools"],
@@ -16,6 +17,7 @@ const COMMANDS: [&[&str]; 70] = [
     &["runs", "ls"],
     &["runs", "get"],
     &["runs", "watch"],
+    &["runs", "messages"],
     &["runs", "cancel"],
     &["calls"],
     &["calls", "ls"],

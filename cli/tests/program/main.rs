@@ -2,6 +2,7 @@
 
 #![allow(unreachable_pub, reason = "a test binary exports nothing")]
 
+mod agents;
 mod calls;
 mod demo;
 mod docs;

@@ -153,7 +153,11 @@ pub struct Dev {
 
 impl Dev {
     pub fn start() -> Self {
-        let process = Background::start(["dev", "--listen", "127.0.0.1:0", "-o", "json"]);
+        Self::with(&[])
+    }
+
+    pub fn with(options: &[&str]) -> Self {
+        let process = Background::start([&["dev", "--listen", "127.0.0.1:0", "-o", "json"], options].concat());
         let up: Value = serde_json::from_str(&process.stdout.until(|_| true)).expect("it says where it is");
         let url = |of: &str| up[of].as_str().expect("it has a URL").to_owned();
         Self { url: url("url"), nats_url: url("nats_url"), process }

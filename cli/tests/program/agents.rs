@@ -86,7 +86,7 @@ fn a_run_is_read_with_the_runs_below_it_and_again_from_any_place_of_each() {
     let (own, below) = ("5".to_owned(), format!("{child}=2"));
     let rest =
         desk.reader.dev.run(["runs", "watch", &run, "--children", "-o", "json", "--after", &own, "--after", &below]);
-    let mut expected = all.clone();
+    let mut expected = all;
     expected.get_mut(&run).expect("its events").drain(..=5);
     expected.get_mut(&child).expect("its events").drain(..=2);
     assert_eq!(numbers(&rest.json()), expected);

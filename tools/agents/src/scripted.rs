@@ -213,13 +213,7 @@ impl ScriptedModel {
     }
 
     /// The line of a turn that was asked for so often before.
-    fn said<'a>(
-        &self,
-        lines: &'a [Line],
-        turn: usize,
-        before: usize,
-        is_streamed: bool,
-    ) -> Result<(&'a str, &'a [(String, Value)]), Refused> {
+    fn said<'a>(&self, lines: &'a [Line], turn: usize, before: usize, is_streamed: bool) -> Result<Said<'a>, Refused> {
         for line in lines.iter().skip(turn) {
             match line {
                 Line::Says(text, calls) => return Ok((text, calls)),
@@ -234,6 +228,9 @@ impl ScriptedModel {
         Err(Refused::new(400, format!("the script has {} turns for this conversation, and all are over", lines.len())))
     }
 }
+
+/// A text, and the calls behind it.
+type Said<'a> = (&'a str, &'a [(String, Value)]);
 
 /// An error of the model.
 struct Refused {

@@ -10,9 +10,9 @@ use std::time::Duration;
 use futures::StreamExt as _;
 use futures::future::BoxFuture;
 use futures::stream::FuturesUnordered;
+use proto::v1::RunEvent;
 use proto::v1::call_output::Piece;
 use proto::v1::run_event::Event;
-use proto::v1::RunEvent;
 use tokio::time::{Instant, sleep_until};
 
 use crate::client::Client;

@@ -1,5 +1,5 @@
 //! The options of Toolyard in requests that have the form of another API: the member `toolyard` of the body. It is the
-//! JSON form of a `CreateRunRequest` without its calls, and has three members of its own.
+//! JSON form of a `CreateRunRequest`, whose calls have ids and options alone, and has three members of its own.
 
 use proto::{json, v1};
 use serde_json::value::RawValue;
@@ -13,7 +13,7 @@ pub const MEMBER: &str = "toolyard";
 /// The options of a request.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Options {
-    /// Everything but the calls.
+    /// Everything but the calls: it has their ids and options.
     pub run: v1::CreateRunRequest,
     /// The open run to which the calls are added; empty for a run of their own.
     pub run_id: String,
@@ -87,10 +87,7 @@ impl Options {
         let others = crate::turns::json::object(&others.collect::<Vec<_>>());
         let run: v1::CreateRunRequest = json::read(others.as_bytes(), &[])
             .map_err(|error| InputError::invalid(format!("/{MEMBER}{}", pointer(&error.field)), error.to_string()))?;
-        if !run.calls.is_empty() {
-            let message = "the calls are those of the request: leave `calls` out";
-            return Err(InputError::invalid(format!("/{MEMBER}/calls"), message));
-        }
+        check_calls(&run.calls)?;
         Ok(Self { run, run_id, floor_policy, cancels_on_disconnect })
     }
 
@@ -100,8 +97,9 @@ impl Options {
     /// # Errors
     /// As described.
     pub(crate) fn give_to(self, mut own: v1::CreateRunRequest) -> Result<v1::CreateRunRequest, InputError> {
-        let mut run = self.run;
-        run.calls = std::mem::take(&mut own.calls);
+        self.check_ids(|id| own.calls.iter().any(|call| call.call_id == id))?;
+        let calls = std::mem::take(&mut own.calls).into_iter().map(|call| self.give_to_call(call)).collect();
+        let mut run = v1::CreateRunRequest { calls, ..self.run };
         run.tools.append(&mut own.tools);
         run.request_tools.append(&mut own.request_tools);
         run.files.append(&mut own.files);
@@ -123,13 +121,56 @@ impl Options {
         Ok(run)
     }
 
+    /// Checks that every call with options is one of the request.
+    ///
+    /// # Errors
+    /// The first that is not.
+    pub fn check_ids(&self, has: impl Fn(&str) -> bool) -> Result<(), InputError> {
+        match self.run.calls.iter().position(|call| !has(&call.call_id)) {
+            Some(index) => {
+                let message = format!("no call of the request has the id {:?}", self.run.calls[index].call_id);
+                Err(InputError::invalid(format!("/{MEMBER}/calls/{index}/call_id"), message))
+            }
+            None => Ok(()),
+        }
+    }
+
+    /// Gives a call of the request its options.
+    #[must_use]
+    pub fn give_to_call(&self, call: v1::NewCall) -> v1::NewCall {
+        let Some(options) = self.run.calls.iter().find(|options| options.call_id == call.call_id) else { return call };
+        let v1::NewCall { call_id, tool, arguments, not_before, .. } = call;
+        v1::NewCall { call_id, tool, arguments, not_before: options.not_before.or(not_before), ..options.clone() }
+    }
+
     /// The options have something that only a new run can have, named.
     #[must_use]
     pub fn of_new_run(&self) -> bool {
-        let v1::CreateRunRequest { request_tools, files, approve, context, .. } = self.run.clone();
-        let other = v1::CreateRunRequest { request_tools, files, approve, context, ..Default::default() };
+        let v1::CreateRunRequest { calls, request_tools, files, approve, context, .. } = self.run.clone();
+        let other = v1::CreateRunRequest { calls, request_tools, files, approve, context, ..Default::default() };
         self.run != other
     }
+}
+
+/// Options of calls name their calls by ids; tools and arguments are those of the request.
+fn check_calls(calls: &[v1::NewCall]) -> Result<(), InputError> {
+    for (index, call) in calls.iter().enumerate() {
+        let wrong =
+            |name: &str, message: &str| Err(InputError::invalid(format!("/{MEMBER}/calls/{index}/{name}"), message));
+        let own = "the request has it already: give the `call_id` and options of the call alone";
+        match call {
+            v1::NewCall { tool, .. } if !tool.is_empty() => return wrong("tool", own),
+            v1::NewCall { arguments, .. } if !arguments.is_empty() => return wrong("arguments", own),
+            v1::NewCall { call_id, .. } if call_id.is_empty() => {
+                return wrong("call_id", "is missing: name a call of the request");
+            }
+            v1::NewCall { call_id, .. } if calls[..index].iter().any(|other| other.call_id == *call_id) => {
+                return wrong("call_id", "is there twice: give all options of a call at once");
+            }
+            v1::NewCall { .. } => {}
+        }
+    }
+    Ok(())
 }
 
 /// Sets a value unless it is another one already; 0 is none.
@@ -193,7 +234,10 @@ mod tests {
     #[test]
     fn what_is_wrong_with_options_is_refused_with_its_place() {
         let cases = [
-            (r#"{"turn":[],"toolyard":{"calls":[{"tool":"a"}]}}"#, "/toolyard/calls"),
+            (r#"{"turn":[],"toolyard":{"calls":[{"tool":"a"}]}}"#, "/toolyard/calls/0/tool"),
+            (r#"{"turn":[],"toolyard":{"calls":[{"call_id":"a","arguments":"{}"}]}}"#, "/toolyard/calls/0/arguments"),
+            (r#"{"turn":[],"toolyard":{"calls":[{"execute":false}]}}"#, "/toolyard/calls/0/call_id"),
+            (r#"{"turn":[],"toolyard":{"calls":[{"call_id":"a"},{"call_id":"a"}]}}"#, "/toolyard/calls/1/call_id"),
             (r#"{"turn":[],"toolyard":{"rules":{"running_max":"x"}}}"#, "/toolyard/rules/running_max"),
             (r#"{"turn":[],"toolyard":{"on_disconnect":"sulk"}}"#, "/toolyard/on_disconnect"),
             (r#"{"turn":[],"toolyard":{"tenannt":"a"}}"#, "/toolyard"),
@@ -217,5 +261,23 @@ mod tests {
         assert_eq!(options(2).give_to(own()).unwrap_err().pointer, "/toolyard/rules/running_max");
         let given = options(0).give_to(own()).unwrap();
         assert_eq!((given.rules, given.tenant.as_str(), given.tools.len()), (rules(1), "acme", 1));
+    }
+
+    #[test]
+    fn a_call_of_the_request_gets_the_options_that_stand_under_its_id() {
+        let of = |call_id: &str| v1::NewCall { call_id: call_id.into(), ..Default::default() };
+        let new = |call_id: &str| v1::NewCall { tool: "echo".into(), arguments: "{}".into(), ..of(call_id) };
+        let options = |call_id: &str| Options {
+            run: v1::CreateRunRequest {
+                calls: vec![v1::NewCall { execute: Some(false), ..of(call_id) }],
+                ..Default::default()
+            },
+            ..Default::default()
+        };
+        let own = || v1::CreateRunRequest { calls: vec![new("a"), new("b")], ..Default::default() };
+        let given = options("b").give_to(own()).unwrap();
+        assert_eq!(given.calls, [new("a"), v1::NewCall { execute: Some(false), ..new("b") }]);
+        assert_eq!(options("c").give_to(own()).unwrap_err().pointer, "/toolyard/calls/0/call_id");
+        assert!(!options("b").of_new_run(), "calls that are added have options too");
     }
 }

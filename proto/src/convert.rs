@@ -138,7 +138,7 @@ fn progress_in(wire: v1::Progress) -> Progress {
 }
 
 /// The kinds of errors, for both directions.
-const ERROR_KINDS: [(ErrorKind, v1::CallErrorKind); 22] = [
+const ERROR_KINDS: [(ErrorKind, v1::CallErrorKind); 23] = [
     (ErrorKind::UnknownTool, v1::CallErrorKind::UnknownTool),
     (ErrorKind::ArgumentsInvalid, v1::CallErrorKind::ArgumentsInvalid),
     (ErrorKind::ToolFailed, v1::CallErrorKind::ToolFailed),
@@ -161,6 +161,7 @@ const ERROR_KINDS: [(ErrorKind, v1::CallErrorKind); 22] = [
     (ErrorKind::HookRequired, v1::CallErrorKind::HookRequired),
     (ErrorKind::LimitExceeded, v1::CallErrorKind::LimitExceeded),
     (ErrorKind::NotPermitted, v1::CallErrorKind::NotPermitted),
+    (ErrorKind::StreamingUnsupported, v1::CallErrorKind::StreamingUnsupported),
 ];
 
 /// A kind of error as one lower-case word, such as `tool_failed`.
@@ -284,6 +285,7 @@ pub(crate) fn rules_out(rules: &Rules) -> Option<v1::RunRules> {
         calls_max_of_tool: most(calls_max_of_tool),
         calls_max_of: of_tools.collect(),
         output_bytes_max: rules.output_bytes_max.map_or(0, NonZeroU64::get),
+        client_tools: rules.client_tools.iter().flat_map(|all| all.iter()).map(ToString::to_string).collect(),
     })
 }
 
@@ -310,6 +312,8 @@ pub fn rules(wire: Option<v1::RunRules>) -> Rules {
         calls_max_of_tool: most(wire.calls_max_of_tool),
         calls_max_of: (!wire.calls_max_of.is_empty()).then(|| Arc::new(of_tools.collect())),
         output_bytes_max: NonZeroU64::new(wire.output_bytes_max),
+        client_tools: (!wire.client_tools.is_empty())
+            .then(|| Arc::new(wire.client_tools.iter().filter_map(|tool| tool.parse().ok()).collect())),
     }
 }
 

@@ -73,6 +73,7 @@ fn error() -> impl Strategy<Value = CallError> {
         ErrorKind::OutputIncomplete,
         ErrorKind::ClientFailed,
         ErrorKind::NoWorker,
+        ErrorKind::StreamingUnsupported,
         ErrorKind::IdleTimeout,
         ErrorKind::Rejected,
         ErrorKind::ModelRetry,
@@ -224,6 +225,7 @@ fn rules([is_named, fail_fast, open, client_only]: [bool; 4]) -> run::Rules {
         calls_max_of_tool: open.then_some(40),
         calls_max_of: is_named.then(|| Arc::new([of_tool].into())),
         output_bytes_max: std::num::NonZeroU64::new(if fail_fast { 1_000_000 } else { 0 }),
+        client_tools: is_named.then(|| Arc::new(["bash".parse().expect("a name")].into())),
     }
 }
 
@@ -449,6 +451,9 @@ fn only_an_entry_that_opens_a_run_of_which_older_releases_break_a_promise_has_ve
     assert_eq!(version(Event::RunOpened(opened(spec(None, &[])))), 1);
     let limited = run::Rules { output_bytes_max: std::num::NonZeroU64::new(9), ..run::Rules::default() };
     assert_eq!(version(Event::RunOpened(RunOpened { rules: limited, ..opened(spec(None, &[])) })), 2);
+    let left =
+        run::Rules { client_tools: Some(Arc::new(["bash".parse().expect("a name")].into())), ..run::Rules::default() };
+    assert_eq!(version(Event::RunOpened(RunOpened { rules: left, ..opened(spec(None, &[])) })), 2);
     for calls in promises {
         assert_eq!(version(Event::RunOpened(opened(calls.clone()))), 2);
         assert_eq!(version(Event::CallsAppended { calls }), 1);

@@ -70,7 +70,9 @@ async fn a_batch_has_the_options_of_a_run() {
     for (query, options, place) in [
         ("", json!({ "tools": ["no such name"] }), "/toolyard/tools/0"),
         ("", json!({ "timeout": "0s" }), "/toolyard/timeout"),
-        ("", json!({ "calls": [{ "tool": "echo" }] }), "/toolyard/calls"),
+        ("", json!({ "calls": [{ "tool": "echo" }] }), "/toolyard/calls/0/tool"),
+        ("", json!({ "calls": [{ "call_id": "z", "execute": false }] }), "/toolyard/calls/0/call_id"),
+        ("", json!({ "calls": [{ "call_id": "b", "timeout": "0s" }] }), "/toolyard/calls/0/timeout"),
         ("", json!({ "approve": ["z"] }), "/toolyard/approve/0"),
     ] {
         let refused = http.post(&format!("/v1/tool_calls:batch{query}"), &with(&calls, options)).await;

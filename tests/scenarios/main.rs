@@ -34,6 +34,7 @@ mod delays;
 mod doors;
 mod drain;
 mod drill;
+mod eligibility;
 mod equal;
 mod erasure;
 mod export;

@@ -51,6 +51,10 @@ pub(crate) struct RequestedCall {
     pub(crate) context: Fields,
     /// Objects that it may open.
     pub(crate) files: Vec<File>,
+    /// Its request or a hook leaves it to the client.
+    pub(crate) is_clients: bool,
+    /// Its tool must be one that streams.
+    pub(crate) must_stream: bool,
     /// The error of the call, according to hooks and resolvers.
     pub(crate) refusal: Option<CallError>,
     /// How its tool is known, if it is not listed.
@@ -188,6 +192,11 @@ pub(crate) struct Scope<'here> {
 }
 
 impl Scope<'_> {
+    /// Calls of this tool are left to the client, whatever they say for themselves.
+    fn leaves_to_client(&self, tool: &ToolName) -> bool {
+        self.client_only || self.rules.leaves_to_client(self.offer.behind(tool))
+    }
+
     /// Why the tool may not be called; `None` if it may.
     fn denies(&self, entry: &Entry) -> Option<&'static str> {
         if self.tenant.as_ref().is_some_and(|tenant| !tenant.have(entry)) {
@@ -237,6 +246,8 @@ pub(crate) fn accept_one(mut call: RequestedCall, index: usize, scope: &Scope<'_
         approval,
         context,
         files,
+        is_clients,
+        must_stream,
         refusal,
         unlisted,
         ..
@@ -254,30 +265,28 @@ pub(crate) fn accept_one(mut call: RequestedCall, index: usize, scope: &Scope<'_
         Some(Unlisted::Unresolved(_)) | None => offer.route(&tool, fit),
     };
     let arguments = found.and_then(|(_, entry)| without_nulls(entry, &arguments, steps)).unwrap_or(arguments);
-    let needs_worker = without_worker == WithoutWorker::Fail && not_before.is_none_or(|until| until <= now);
+    let is_clients = is_clients || scope.leaves_to_client(&tool);
+    let starts_now = not_before.is_none_or(|until| until <= now);
+    let needs_worker = without_worker == WithoutWorker::Fail && starts_now && !is_clients;
     let wanted = Wanted { tool: &tool, arguments: &arguments, needs_worker, custom, unlisted: unlisted.as_ref() };
-    let route = match (route(&wanted, scope, found, steps), scope.client_only) {
-        (Route::Pool { .. }, true) => Route::Client,
-        (route, _) => route,
+    let streams = found.is_some_and(|(_, entry)| entry.hosted.manifest.streaming);
+    let route = match route(&wanted, scope, found, steps) {
+        Route::Pool { .. } | Route::Client if must_stream && !streams => Route::Refused(unstreamed(&tool)),
+        Route::Pool { .. } if is_clients => Route::Client,
+        route => route,
     };
     let refusal = refusal.or_else(|| limits::beyond(index, scope.rules));
-    let refusal = refusal.or_else(|| found.and_then(|(_, entry)| waived(&tool, entry, approval, scope)));
-    let route = refusal.map_or(route, Route::Refused);
-    let manifest = found.map(|(_, entry)| &entry.hosted.manifest);
-    let confirmation = found.map_or(Confirmation::NotNeeded, |(_, entry)| confirmation(entry, scope));
-    let (asks, must) = (confirmation != Confirmation::NotNeeded, confirmation == Confirmation::Required);
-    // A call that is not executed by a worker needs no approval.
-    let is_executed = matches!(route, Route::Pool { .. });
-    let approval = approval.or(asks.then(AskedApproval::default)).filter(|_| is_executed);
-    let approval = approval.map(|AskedApproval { timeout, default }| Approval {
-        deadline: now.after(timeout.unwrap_or(run::limit::APPROVAL_TIMEOUT)).min(deadline),
-        default: if must { DefaultDecision::Reject } else { default },
-    });
+    let waived = || found.filter(|_| !is_clients).and_then(|(_, entry)| waived(&tool, entry, approval, scope));
+    let route = refusal.or_else(waived).map_or(route, Route::Refused);
+    // A call that is not executed by a worker needs no approval, context or hooks.
+    let executed = found.filter(|_| matches!(route, Route::Pool { .. }));
+    let approval = executed.and_then(|(_, entry)| awaited(approval, entry, scope, deadline));
     let says = || found.map(|(_, entry)| entry.hosted.concurrency.of(&arguments, approval.is_some()));
     let concurrency = concurrency.or_else(says).unwrap_or(Concurrency::Parallel);
-    let result_use = manifest.map(|manifest| manifest.result_use).unwrap_or_default();
-    let keys = manifest.filter(|_| is_executed).map_or(&[][..], |manifest| &manifest.context_keys);
+    let result_use = found.map(|(_, entry)| entry.hosted.manifest.result_use).unwrap_or_default();
+    let keys = executed.map_or(&[][..], |(_, entry)| &entry.hosted.manifest.context_keys);
     let context = given(keys, scope.context, &context);
+    let required_hooks = required_hooks(&tool, executed, scope);
     let tool = facade.map_or(tool, |facade| facade.tool.clone());
     CallSpec {
         metadata,
@@ -289,7 +298,7 @@ pub(crate) fn accept_one(mut call: RequestedCall, index: usize, scope: &Scope<'_
         result_use,
         context,
         files,
-        required_hooks: required_hooks(&tool, found.filter(|_| is_executed), scope),
+        required_hooks,
         ..CallSpec::new(id.unwrap_or_else(|| made_id(index)), tool, arguments, route, deadline)
     }
 }
@@ -414,6 +423,17 @@ fn given(keys: &[String], run: &Fields, call: &Fields) -> Fields {
     given
 }
 
+/// The approval that a call awaits which a worker executes.
+fn awaited(asked: Option<AskedApproval>, entry: &Entry, scope: &Scope<'_>, deadline: Timestamp) -> Option<Approval> {
+    let confirmation = confirmation(entry, scope);
+    let needed = (confirmation != Confirmation::NotNeeded).then(AskedApproval::default);
+    let AskedApproval { timeout, default } = asked.or(needed)?;
+    Some(Approval {
+        deadline: scope.now.after(timeout.unwrap_or(run::limit::APPROVAL_TIMEOUT)).min(deadline),
+        default: if confirmation == Confirmation::Required { DefaultDecision::Reject } else { default },
+    })
+}
+
 /// The approval that the tool demands, and the one that the deployment demands of dangerous tools.
 fn confirmation(entry: &Entry, scope: &Scope<'_>) -> Confirmation {
     let manifest = &entry.hosted.manifest;
@@ -427,7 +447,7 @@ fn confirmation(entry: &Entry, scope: &Scope<'_>) -> Confirmation {
 /// that requires approval keeps it, whatever the caller requests.
 fn waived(tool: &ToolName, entry: &Entry, approval: Option<AskedApproval>, scope: &Scope<'_>) -> Option<CallError> {
     let by_default = approval.is_some_and(|approval| approval.default == DefaultDecision::Approve);
-    if !(by_default || scope.rules.confirm == Some(false)) || scope.client_only {
+    if !(by_default || scope.rules.confirm == Some(false)) {
         return None;
     }
     let manifest = &entry.hosted.manifest;
@@ -439,6 +459,12 @@ fn waived(tool: &ToolName, entry: &Entry, approval: Option<AskedApproval>, scope
     let why = "its calls await approval, which this request waives, and its caller lacks the role approve: leave \
         `confirmation` and `approval.default` out, or use `toolyard call --approval`";
     Some(not_permitted(tool, why))
+}
+
+/// Why a call is rejected whose tool cannot do what it requires.
+fn unstreamed(tool: &ToolName) -> CallError {
+    let message = format!("tool {tool} does not support streaming: call it without `stream`");
+    CallError::new(ErrorKind::StreamingUnsupported, message)
 }
 
 fn made_id(index: usize) -> CallId {
@@ -485,7 +511,7 @@ fn route(wanted: &Wanted<'_>, scope: &Scope<'_>, found: Option<(&PoolId, &Entry)
         return Route::Client;
     }
     // Shortly after the start, a worker that is still unknown may be alive: then the call's owner decides.
-    if needs_worker && !scope.client_only && registry.settled && registry.living_hosts(pool, entry).taking == 0 {
+    if needs_worker && registry.settled && registry.living_hosts(pool, entry).taking == 0 {
         return Route::Refused(run::no_worker(tool, pool));
     }
     Route::Pool { pool: pool.clone(), policy: hosted.manifest.policy.clone(), version: entry.version().cloned() }

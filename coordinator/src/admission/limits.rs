@@ -1,4 +1,4 @@
-//! Limits on the calls of a run.
+//! Rules of a run that name tools, and limits on its calls.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -15,14 +15,20 @@ pub(crate) fn beyond(index: usize, rules: &Rules) -> Option<CallError> {
     Some(CallError::new(ErrorKind::LimitExceeded, message))
 }
 
-/// Puts the limits of single tools under the tools' own names, whatever names the request has for them. Of several
-/// limits for one tool the lowest counts.
+/// Puts rules about single tools under the tools' own names, whatever names the request has for them. Of several limits
+/// for one tool the lowest counts.
 pub(crate) fn by_own_names(rules: &mut Rules, offer: &Offer<'_>, form: Option<Format>) {
+    let own_name = |name: &ToolName| {
+        let exported = offer.exported_as(name, form);
+        offer.behind(exported.as_ref().unwrap_or(name)).clone()
+    };
+    if let Some(tools) = &rules.client_tools {
+        rules.client_tools = Some(Arc::new(tools.iter().map(own_name).collect()));
+    }
     let Some(limits) = &rules.calls_max_of else { return };
     let mut own: BTreeMap<ToolName, Option<u16>> = BTreeMap::new();
     for (name, max) in limits.iter() {
-        let exported = offer.exported_as(name, form);
-        let tool = offer.behind(exported.as_ref().unwrap_or(name)).clone();
+        let tool = own_name(name);
         let known = own.get(&tool).copied().flatten();
         let lowest = known.into_iter().chain(*max).min();
         own.insert(tool, lowest);

@@ -170,17 +170,23 @@ fn attached(tools: &[String]) -> Result<Vec<ToolName>, RequestError> {
     names.map(|(index, tool)| tool.parse().map_err(|error| malformed(format!("tools[{index}]"))(error))).collect()
 }
 
-/// The rules of a run, whose limits name tools.
+fn check_names<'a>(field: &'static str, tools: impl ExactSizeIterator<Item = &'a String>) -> Result<(), RequestError> {
+    let (count, max) = (tools.len(), limit::RUN_TOOLS_MAX);
+    if count > max {
+        return Err(malformed(field)(format!("names {count} tools; the limit is {max}")));
+    }
+    for tool in tools {
+        let parsed: Result<ToolName, _> = tool.parse();
+        parsed.map_err(malformed(field))?;
+    }
+    Ok(())
+}
+
+/// The rules of a run. Some name tools.
 pub(super) fn rules(wire: Option<v1::RunRules>) -> Result<Rules, RequestError> {
-    if let Some(v1::RunRules { calls_max_of, .. }) = &wire {
-        let (count, max) = (calls_max_of.len(), limit::RUN_TOOLS_MAX);
-        if count > max {
-            return Err(malformed("rules.calls_max_of")(format!("names {count} tools; the limit is {max}")));
-        }
-        for tool in calls_max_of.keys() {
-            let parsed: Result<ToolName, _> = tool.parse();
-            parsed.map_err(malformed("rules.calls_max_of"))?;
-        }
+    if let Some(v1::RunRules { calls_max_of, client_tools, .. }) = &wire {
+        check_names("rules.calls_max_of", calls_max_of.keys())?;
+        check_names("rules.client_tools", client_tools.iter())?;
     }
     Ok(convert::rules(wire))
 }
@@ -258,6 +264,8 @@ pub(super) fn asked(calls: Vec<v1::NewCall>) -> Result<Vec<RequestedCall>, Reque
             approval,
             context,
             files: Vec::new(),
+            is_clients: call.execute == Some(false),
+            must_stream: call.stream,
             refusal: None,
             unlisted: None,
         })

@@ -50,6 +50,21 @@ pub(crate) fn digest(new: &NewRun) -> Digest {
         hash.text("contexts");
         std::iter::once(&new.context).chain(calls()).for_each(|context| hash.text(&fields_out(context)));
     }
+    // So are rules and calls that leave nothing to the client.
+    if let Some(tools) = &new.rules.client_tools {
+        hash.text("client tools");
+        hash.number(tools.len() as u64);
+        tools.iter().for_each(|tool| hash.text(tool.as_str()));
+    }
+    if new.calls.iter().any(|call| call.is_clients) {
+        hash.text("left to the client");
+        new.calls.iter().for_each(|call| hash.number(u64::from(call.is_clients)));
+    }
+    // So are calls that need not be streamed.
+    if new.calls.iter().any(|call| call.must_stream) {
+        hash.text("streamed");
+        new.calls.iter().for_each(|call| hash.number(u64::from(call.must_stream)));
+    }
     // So are calls without a delay.
     if new.calls.iter().any(|call| call.not_before.is_some()) {
         hash.text("delays");

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use ::hooks::{CallStage, HookPoint, HookRequest};
+use ::hooks::{Admitted, CallStage, HookPoint, HookRequest};
 use futures::StreamExt as _;
 use futures::stream;
 use run::{CallError, CallSpec, Decider, Decision, ErrorKind, Event, Route, Run, RunId, TenantId, limit};
@@ -41,23 +41,33 @@ impl Runs {
         let answers = stream::iter(questions).map(|question| async {
             match question {
                 Some(question) => self.hooks.before(question).await,
-                None => Ok(None),
+                None => Ok(Admitted::default()),
             }
         });
         let answers: Vec<_> = answers.buffered(CALLS_ASKED_MAX).collect().await;
         for (call, answer) in calls.iter_mut().zip(answers) {
-            match answer {
-                Ok(None) => {}
+            let Admitted { arguments, left_to_client } = match answer {
+                Ok(admitted) => admitted,
+                Err(error) => {
+                    call.refusal = Some(error);
+                    continue;
+                }
+            };
+            if left_to_client {
+                // Its client may delay it; until it answers, the call waits.
+                (call.is_clients, call.not_before) = (true, None);
+            }
+            match arguments {
+                None => {}
                 // The call keeps its own arguments, or the whole request would be too large to be stored.
-                Ok(Some(arguments)) if arguments.len() > limit::ARGUMENTS_BYTES_MAX => {
+                Some(arguments) if arguments.len() > limit::ARGUMENTS_BYTES_MAX => {
                     call.refusal = Some(too_large(arguments.len()));
                 }
-                Ok(Some(arguments)) => {
+                Some(arguments) => {
                     call.arguments = arguments;
                     let is_quick = scope.offer.is_quick(call);
                     call.refusal = offload::run_unless(is_quick, || misfit(call, scope)).await;
                 }
-                Err(error) => call.refusal = Some(error),
             }
         }
     }
@@ -81,9 +91,15 @@ impl Runs {
             arguments: arguments.clone(),
             happened: CallStage::Asked,
         };
-        match self.hooks.before(question).await {
-            Ok(changed) => Ok(changed.unwrap_or(arguments)),
-            Err(error) => Err(RequestError::Denied { call: spec.id.clone(), error }),
+        let denied = |error| RequestError::Denied { call: spec.id.clone(), error };
+        match self.hooks.before(question).await.map_err(denied)? {
+            // It is to be executed with the arguments that were approved, or not at all.
+            Admitted { left_to_client: true, .. } => {
+                let why = "a hook leaves a call with these arguments to the client, and the call was accepted to be \
+                    executed: reject it, or approve it with other arguments";
+                Err(denied(CallError::new(ErrorKind::Denied, why)))
+            }
+            Admitted { arguments: changed, .. } => Ok(changed.unwrap_or(arguments)),
         }
     }
 

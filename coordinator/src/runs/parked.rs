@@ -51,6 +51,8 @@ impl Runs {
             approval: spec.approval.map(|approval| AskedApproval { timeout: None, default: approval.default }),
             context: spec.context.clone(),
             files: spec.files.clone(),
+            is_clients: false,
+            must_stream: false,
             refusal: None,
             // Its tool was listed, or a resolver named it, when it was accepted.
             unlisted: Some(Unlisted::Alias),

@@ -94,6 +94,8 @@ mod tests {
             approval: None,
             context: Fields::default(),
             files: Vec::new(),
+            is_clients: false,
+            must_stream: false,
             refusal: None,
             unlisted: None,
         }

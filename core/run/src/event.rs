@@ -445,6 +445,8 @@ pub enum ErrorKind {
     LimitExceeded,
     /// The caller may not use the tool.
     NotPermitted,
+    /// The call was to be streamed, and its tool does not stream.
+    StreamingUnsupported,
 }
 
 impl CallError {

@@ -43,6 +43,7 @@ impl Call {
                 | ErrorKind::HookRequired
                 | ErrorKind::LimitExceeded
                 | ErrorKind::NotPermitted
+                | ErrorKind::StreamingUnsupported
                 | ErrorKind::ClientFailed => self.policy().is_some_and(|(_, policy)| is_retried(policy, error)),
             },
             Some(Outcome::Expired(DeadlineKind::Queue | DeadlineKind::Attempt(_) | DeadlineKind::Idle(_))) => true,

@@ -79,6 +79,7 @@ pub fn is_retried(policy: &Policy, error: &CallError) -> bool {
         | ErrorKind::HookRequired
         | ErrorKind::LimitExceeded
         | ErrorKind::NotPermitted
+        | ErrorKind::StreamingUnsupported
         | ErrorKind::ClientFailed => false,
         ErrorKind::ToolFailed | ErrorKind::RateLimited if error.retryable => on.retryable,
         ErrorKind::ToolFailed | ErrorKind::RateLimited => on.other,

@@ -1,6 +1,6 @@
 //! Rules for the execution of a run's calls, as its caller chose, and the use of their results.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::num::NonZeroU64;
 use std::sync::Arc;
 
@@ -26,9 +26,17 @@ pub struct Rules {
     pub calls_max_of: Option<Arc<BTreeMap<ToolName, Option<u16>>>>,
     /// How many bytes of output and results its calls may store that workers execute. A call that stores more fails.
     pub output_bytes_max: Option<NonZeroU64>,
+    /// Tools whose calls are left to the client; `None` if there are none.
+    pub client_tools: Option<Arc<BTreeSet<ToolName>>>,
 }
 
 impl Rules {
+    /// Calls of this tool are left to the client.
+    #[must_use]
+    pub fn leaves_to_client(&self, tool: &ToolName) -> bool {
+        self.client_tools.as_ref().is_some_and(|tools| tools.contains(tool))
+    }
+
     /// How many calls of this tool the run may have; `None` if they are not limited.
     #[must_use]
     pub fn calls_max_of(&self, tool: &ToolName) -> Option<u16> {

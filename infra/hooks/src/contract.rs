@@ -102,17 +102,26 @@ pub enum Reply {
         reason: String,
     },
     /// Before a call: these arguments replace its own, and are checked like them.
-    /// After a call: this takes the place of its result or its error, of the state beside it, and of what it said.
     Modify {
         arguments: Bytes,
     },
-    /// After a call: this takes the place of its result or its error, of the state beside it, and of what it said.
+    /// Before a call: it is accepted and not executed; its client answers it.
+    LeaveToClient,
     /// After a call: this replaces its result or error, its extra state, and its output. `None` leaves it unchanged.
     ModifyResult {
         result: Option<Vec<Content>>,
         extra_state: Option<Fields>,
         output: Option<Vec<Chunk>>,
     },
+}
+
+/// The decision of all hooks about a call that is accepted.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Admitted {
+    /// Arguments that replace the call's own, if a hook changed them.
+    pub arguments: Option<Bytes>,
+    /// It is not executed; its client answers it.
+    pub left_to_client: bool,
 }
 
 /// A hook did not answer, or its answer is invalid.

@@ -86,6 +86,7 @@ enum Decision {
     Allow,
     Deny,
     Modify,
+    LeaveToClient,
     ModifyResult,
 }
 
@@ -173,6 +174,7 @@ pub(crate) fn reply(text: &[u8]) -> Result<Reply, HookError> {
     let after = result.is_some() || extra_state.is_some() || output.is_some();
     match (decision, arguments.is_some(), after) {
         (Decision::Allow, false, false) => Ok(Reply::Allow),
+        (Decision::LeaveToClient, false, false) => Ok(Reply::LeaveToClient),
         (Decision::Deny, false, false) => {
             let reason = reason.filter(|reason| !reason.trim().is_empty());
             Ok(Reply::Deny { reason: reason.unwrap_or_else(|| "no reason was given".to_owned()) })
@@ -195,7 +197,7 @@ pub(crate) fn reply(text: &[u8]) -> Result<Reply, HookError> {
         (Decision::ModifyResult, _, _) => {
             Err(HookError::new("it decided modify_result, and gave none of result, extra_state and output alone"))
         }
-        (Decision::Allow | Decision::Deny, _, _) => {
+        (Decision::Allow | Decision::Deny | Decision::LeaveToClient, _, _) => {
             Err(HookError::new("it gave arguments, a result, state or output with a decision that takes none"))
         }
     }

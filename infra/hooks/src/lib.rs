@@ -23,14 +23,13 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use bytes::Bytes;
 use globset::{Glob, GlobSet, GlobSetBuilder};
 use run::{CallError, ErrorKind, ToolName};
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
 pub use confirm::{Confirm, Confirmation, Dangerous};
-pub use contract::{CallStage, Ended, HookError, HookPoint, HookRequest, Reply};
+pub use contract::{Admitted, CallStage, Ended, HookError, HookPoint, HookRequest, Reply};
 pub use file::InvalidHooks;
 pub use metrics::METRICS;
 pub use resolve::{KEEP, KEEP_MAX, KEEP_UNKNOWN, Resolution, Resolve, Resolved, ResolverPlacement, Resolvers};
@@ -249,18 +248,24 @@ impl Hooks {
             .filter(move |placed| placed.placement.on.contains(&moment) && placed.tools.have(&tool, alias_of.as_ref()))
     }
 
-    /// Calls the hooks before a call is accepted. Returns the arguments that replace its own, if a hook changed them.
+    /// Calls the hooks before a call is accepted. The hooks behind one that leaves it to the client are called too,
+    /// because they may deny it.
     ///
     /// # Errors
     /// If the call is not accepted: a hook denies it, or did not answer.
-    pub async fn before(&self, mut question: HookRequest) -> Result<Option<Bytes>, CallError> {
-        let mut changed = false;
+    pub async fn before(&self, mut question: HookRequest) -> Result<Admitted, CallError> {
+        let mut admitted = Admitted::default();
         for placed in self.asked(HookPoint::PreToolUse, &question) {
             match placed.ask(&question).await {
                 Ok(Reply::Allow) => placed.count(&question, "allow"),
                 Ok(Reply::Modify { arguments }) => {
                     placed.note(&question, "modify");
-                    (question.arguments, changed) = (arguments, true);
+                    question.arguments = arguments.clone();
+                    admitted.arguments = Some(arguments);
+                }
+                Ok(Reply::LeaveToClient) => {
+                    placed.note(&question, "leave_to_client");
+                    admitted.left_to_client = true;
                 }
                 Ok(Reply::Deny { reason }) => {
                     placed.note(&question, "deny");
@@ -276,7 +281,7 @@ impl Hooks {
                 Err(why) => return Err(placed.failed(&question, &why, "the call was not executed")),
             }
         }
-        Ok(changed.then_some(question.arguments))
+        Ok(admitted)
     }
 
     /// Calls the hooks after an execution, before its end is stored.
@@ -316,6 +321,9 @@ impl Hooks {
                     CallError::new(ErrorKind::Denied, format!("{withheld}: {reason}"))
                 }
                 Ok(Reply::Modify { .. }) => placed.failed(&question, &HookError::misplaced("modify"), withheld),
+                Ok(Reply::LeaveToClient) => {
+                    placed.failed(&question, &HookError::misplaced("leave_to_client"), withheld)
+                }
                 Err(why) => placed.failed(&question, &why, withheld),
             };
             return Ended { outcome: Err(error), output: None };
@@ -325,6 +333,7 @@ impl Hooks {
 
     /// A hook may change the message of an error, but not its kind or whether it is retried.
     async fn after_error(&self, mut question: HookRequest) -> Ended {
+        let withheld = "the call failed, and its own error was withheld";
         for placed in self.asked(HookPoint::ToolError, &question) {
             let message = match placed.ask(&question).await {
                 Ok(Reply::Allow) => {
@@ -340,10 +349,12 @@ impl Hooks {
                     reason
                 }
                 Ok(Reply::Modify { .. } | Reply::ModifyResult { result: None, .. }) => {
-                    let why = HookError::misplaced("modify");
-                    placed.failed(&question, &why, "the call failed, and its own error was withheld").message
+                    placed.failed(&question, &HookError::misplaced("modify"), withheld).message
                 }
-                Err(why) => placed.failed(&question, &why, "the call failed, and its own error was withheld").message,
+                Ok(Reply::LeaveToClient) => {
+                    placed.failed(&question, &HookError::misplaced("leave_to_client"), withheld).message
+                }
+                Err(why) => placed.failed(&question, &why, withheld).message,
             };
             if let CallStage::Failed { error } = &mut question.happened {
                 let CallError { kind, retryable, retry_after, .. } = *error;

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use asked::{Slow, about, asked, by, completed, failed, read, script, service};
 use run::{Chunk, Completion, Content, ErrorKind, Fields};
-use toolyard_hooks::{CallStage, HookPoint, Hooks, Placement, Reply};
+use toolyard_hooks::{Admitted, CallStage, HookPoint, Hooks, Placement, Reply};
 
 fn before(name: &str) -> Placement {
     Placement::new(name, &[HookPoint::PreToolUse])
@@ -31,7 +31,7 @@ fn adding(field: &'static str) -> impl Fn(&toolyard_hooks::HookRequest) -> Resul
 async fn hooks_that_modify_arguments_see_what_those_before_them_made() {
     let hooks = Hooks::default().with(before("one"), by(adding("one"))).expect("it stands there");
     let hooks = hooks.with(before("two"), by(adding("two"))).expect("it stands there");
-    let arguments = hooks.before(asked("pay")).await.expect("it is allowed").expect("it is changed");
+    let arguments = hooks.before(asked("pay")).await.expect("it is allowed").arguments.expect("it is changed");
     let arguments: serde_json::Value = serde_json::from_slice(&arguments).expect("JSON");
     assert_eq!((&arguments["one"], &arguments["two"]), (&true.into(), &true.into()));
 }
@@ -55,6 +55,28 @@ async fn nobody_is_asked_after_a_hook_denied() {
     let error = hooks.before(asked("pay")).await.expect_err("it is denied");
     assert_eq!((error.kind, error.message.as_str()), (ErrorKind::Denied, "the call was denied: not on Sundays"));
     assert_eq!(times.load(Ordering::Relaxed), 0);
+}
+
+#[tokio::test]
+async fn a_call_that_a_hook_leaves_to_the_client_may_be_changed_or_denied_by_those_behind_it() {
+    let client = || by(|_| Ok(Reply::LeaveToClient));
+    let hooks = Hooks::default().with(before("theirs"), client()).expect("it stands there");
+    let answered = script(r#"echo '{"decision":"leave_to_client"}'"#, 5000).before(asked("pay")).await;
+    let left = Admitted { arguments: None, left_to_client: true };
+    assert_eq!((hooks.before(asked("pay")).await, answered), (Ok(left.clone()), Ok(left)));
+    let changed = hooks.clone().with(before("changes"), by(adding("one"))).expect("it stands there");
+    let changed = changed.before(asked("pay")).await.expect("it is allowed");
+    assert!(changed.left_to_client && changed.arguments.is_some(), "{changed:?}");
+    let denies = by(|_| Ok(Reply::Deny { reason: "no".to_owned() }));
+    let denied = hooks.with(before("no"), denies).expect("it stands there").before(asked("pay")).await;
+    assert_eq!(denied.expect_err("it is denied").kind, ErrorKind::Denied);
+    // There is nothing to leave when the call has run.
+    let late = Hooks::default().with(after("late"), client()).expect("it stands there");
+    for question in [completed("secret"), failed("secret")] {
+        let error = late.after(question).await.outcome.expect_err("the hook failed");
+        assert!(error.message.contains("leave_to_client, which cannot be done now"), "{error:?}");
+        assert!(!error.message.contains("secret"), "{error:?}");
+    }
 }
 
 #[tokio::test]
@@ -124,7 +146,7 @@ async fn what_a_slow_program_started_ends_with_it() {
 #[tokio::test]
 async fn a_program_reads_all_of_its_question_and_digits_are_kept() {
     let hooks = script(r#"sed 's/.*"arguments":\(.*\)}$/{"decision":"modify","arguments":\1}/'"#, 5000);
-    let arguments = hooks.before(asked("pay")).await.expect("it is allowed").expect("it is changed");
+    let arguments = hooks.before(asked("pay")).await.expect("it is allowed").arguments.expect("it is changed");
     assert_eq!(arguments, asked("pay").arguments);
     let shows =
         r#"q=$(cat); printf '{"decision":"deny","reason":%s}' "$(printf %s "$q" | sed 's/"/\\"/g; s/^/"/; s/$/"/')""#;

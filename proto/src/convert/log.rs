@@ -75,11 +75,12 @@ pub fn decode(subject: &Subject, payload: Bytes, sequence: u64, at: Timestamp) -
     Ok(Entry { sequence, at, not_after, hooked: entry.hooked, events: events.collect::<Result<_, _>>()? })
 }
 
-/// An older release would ignore a delay, required hooks and the limit on bytes. Entries that add calls to a run keep
-/// their version: their positions in the run must be the same in all releases.
+/// An older release would ignore a delay, required hooks, the limit on bytes and tools that are the client's. Entries
+/// that add calls to a run keep their version: their positions in the run must be the same in all releases.
 fn opens_with_newer(event: &Event) -> bool {
     let Event::RunOpened(RunOpened { rules, calls, .. }) = event else { return false };
-    rules.output_bytes_max.is_some() || calls.iter().any(|it| it.not_before.is_some() || !it.required_hooks.is_empty())
+    let with_newer_rules = rules.output_bytes_max.is_some() || rules.client_tools.is_some();
+    with_newer_rules || calls.iter().any(|it| it.not_before.is_some() || !it.required_hooks.is_empty())
 }
 
 fn check_entry_version(version: u32) -> Result<(), InvalidMessage> {

@@ -17,6 +17,7 @@ use tonic::service::interceptor::InterceptedService;
 use tonic::transport::Channel;
 use tonic::{Code, Response, Status};
 
+use crate::call_stream::CallEvent;
 use crate::connection::{Connection, Key};
 use crate::error::{Error, reason_code};
 use crate::watch::{Floor, Watch};
@@ -35,6 +36,9 @@ const PATIENCE: Duration = Duration::from_secs(60);
 const NOTICED: Duration = Duration::from_secs(3);
 const RETRY_FIRST: Duration = Duration::from_millis(50);
 const RETRY_LONGEST: Duration = Duration::from_secs(2);
+
+/// The id of the call of a run of its own, as the coordinator would make it.
+const ONLY_CALL: &str = "call_0";
 
 /// The connection, which adds the caller's key to every request.
 type Transport = InterceptedService<Channel, Key>;
@@ -433,6 +437,24 @@ impl Client {
         let floor = Floor { policy: request.floor_policy, name: request.floor_policy_name.clone() };
         let stream = self.runs.clone().execute_run(request).await.map_err(|status| self.error(status))?;
         Ok(Watch::executing(self.clone(), stream.into_inner(), floor))
+    }
+
+    /// Executes one call as a run of its own and returns its output piece by piece. If its tool does not stream, the
+    /// call is not executed: it ends with `STREAMING_UNSUPPORTED`.
+    ///
+    /// # Errors
+    /// If the coordinator refuses the request or cannot be reached.
+    pub async fn stream_call(
+        &self,
+        mut call: v1::NewCall,
+    ) -> Result<impl Stream<Item = Result<CallEvent, Error>> + Send + use<>, Error> {
+        if call.call_id.is_empty() {
+            ONLY_CALL.clone_into(&mut call.call_id);
+        }
+        let call_id = call.call_id.clone();
+        let calls = vec![v1::NewCall { stream: true, ..call }];
+        let watch = self.execute(v1::CreateRunRequest { calls, ..v1::CreateRunRequest::default() }).await?;
+        Ok(watch.of_call(call_id))
     }
 
     /// Accepts calls as a run, without following it. Give it a `request_id`, because it may be sent several times.

@@ -26,8 +26,9 @@
 //!
 //! [`Watch`] gives each event of a run once and in order. If a connection breaks, or its coordinator shuts down, it
 //! connects again and continues after the last event. [`Transcript`] is the state of a run's calls after any number of
-//! events; it removes output that a retry has withdrawn. Requests that may be repeated without harm are retried for 60
-//! s while the coordinator is away.
+//! events; it removes output that a retry has withdrawn. [`Client::stream_call`] executes one call of a tool that
+//! streams and returns its output as a stream of [`CallEvent`]s. Requests that may be repeated without harm are retried
+//! for 60 s while the coordinator is away.
 //!
 //! [`agent`] keeps the loop of an agent in the log: what the model said, and what its calls answered.
 
@@ -35,6 +36,7 @@
 
 pub mod agent;
 
+mod call_stream;
 mod client;
 mod connection;
 mod error;
@@ -44,6 +46,7 @@ mod transcript;
 mod watch;
 
 pub use bytes::Bytes;
+pub use call_stream::CallEvent;
 pub use client::Client;
 pub use connection::Connection;
 pub use error::{Error, metadata, reason, reason_code, retry_after};

@@ -56,11 +56,13 @@ pub(in crate::api::http) fn options() -> Value {
 /// The schema of the options, made from that of a CreateRunRequest.
 pub(in crate::api::http) fn options_described(create_run: &Value) -> Value {
     let mut options = create_run.clone();
-    options["description"] = "A CreateRunRequest without its calls, and how the client follows the run. `run`, \
-        `floor_policy` and `on_disconnect` are as in the query of BatchToolCalls."
+    options["description"] = "A CreateRunRequest, and how the client follows the run. `run`, `floor_policy` and \
+        `on_disconnect` are as in the query of BatchToolCalls."
         .into();
     let properties = options["properties"].as_object_mut().expect("a message has properties");
-    properties.remove("calls");
+    properties["calls"]["description"] =
+        "Options of single calls: each names a call of the request by its `call_id`, without `tool` and `arguments`."
+            .into();
     for (name, values) in [("run", None), ("floor_policy", None), ("on_disconnect", Some(["cancel", "continue"]))] {
         let mut schema = json!({ "type": "string" });
         if let Some(values) = values {

@@ -37,8 +37,8 @@ pub(super) async fn add(
     floor_policy: v1::FloorPolicy,
 ) -> Result<Box<Reader>, ApiError> {
     if options.of_new_run() {
-        let message = "the run is there already: of the options only request_tools, files, approve and context can be \
-            given to the calls that are added; the call ids make a repeated request safe";
+        let message = "the run is there already: of the options only calls, request_tools, files, approve and context \
+            can be given to the calls that are added; the call ids make a repeated request safe";
         return Err(ApiError::malformed("", message.to_owned()));
     }
     let run_id: RunId = options
@@ -71,7 +71,11 @@ async fn add_new(api: &Api, run: &Run, options: &Options, calls: &[v1::NewCall])
     if !new.is_empty() {
         // Only calls that are added can be approved with the request.
         approve.retain(|id| !there.iter().any(|call| call.call_id == *id));
-        let calls = new.into_iter().map(|call| v1::NewCall { context: context.clone(), ..call }).collect();
+        let with_context = |call: v1::NewCall| match call.context.is_empty() {
+            true => v1::NewCall { context: context.clone(), ..call },
+            false => call,
+        };
+        let calls = new.into_iter().map(with_context).collect();
         let run_id = run.id().to_string();
         Box::pin(api.append_calls(v1::AppendCallsRequest { run_id, calls, request_tools, files, approve })).await?;
     }

@@ -36,8 +36,8 @@ pub(super) struct Terms {
     turn_at: &'static str,
     /// Names of options that the query gives.
     in_query: Vec<String>,
-    /// The pointers of the calls to execute.
-    called_at: Vec<String>,
+    /// The pointers of the calls to execute, and which of the options of calls is theirs.
+    called_at: Vec<(String, Option<usize>)>,
 }
 
 /// How long a client waits, and the form that it names: what a request about a run has too.
@@ -105,6 +105,7 @@ impl Terms {
         } else {
             (Turn::parse(enveloped.turn, wanted.form).map_err(unreadable)?, Vec::new(), true)
         };
+        options.check_ids(|id| turn.calls.iter().any(|call| call.id == id)).map_err(refused)?;
         let (wait, called_at) = (wanted.wait, Vec::new());
         Ok(Self { turn, dangling, is_of_model, options, wait, not_before, turn_at, in_query, called_at })
     }
@@ -119,14 +120,15 @@ impl Terms {
             };
             match self.arguments(call, &name) {
                 Ok(arguments) => {
-                    self.called_at.push(call.pointer.clone());
-                    calls.push(v1::NewCall {
+                    let options = self.options.run.calls.iter().position(|options| options.call_id == call.id);
+                    self.called_at.push((call.pointer.clone(), options));
+                    calls.push(self.options.give_to_call(v1::NewCall {
                         call_id: call.id.clone(),
                         tool: name,
                         arguments,
                         not_before: self.not_before,
                         ..v1::NewCall::default()
-                    });
+                    }));
                 }
                 Err(why) => {
                     refused.insert(call.id.clone(), why);
@@ -157,12 +159,18 @@ impl Terms {
 
     /// Where in the request a field of the message is that was made from it.
     pub(super) fn place(&self, ask: &Ask, field: &str) -> Place {
-        let call = field.strip_prefix("calls[").and_then(|rest| rest.split_once(']'));
-        let called_at = call.and_then(|(index, _)| self.called_at.get(index.parse::<usize>().ok()?));
+        let (index, of_call) = field.strip_prefix("calls[").and_then(|rest| rest.split_once(']')).unzip();
+        let called_at = index.and_then(|index| self.called_at.get(index.parse::<usize>().ok()?));
+        let of_call = of_call.unwrap_or_default();
+        let is_option = !matches!(of_call, "" | ".call_id" | ".tool" | ".arguments");
+        let has_time = |options: usize| self.options.run.calls[options].not_before.is_some();
         let option = field.rsplit('.').next().unwrap_or(field);
         let option = if option == "run_id" { "run" } else { option };
         match called_at {
-            Some(call) if !field.ends_with("not_before") => Place::Body(format!("{}{call}", self.turn_at)),
+            Some((_, Some(at))) if is_option && (of_call != ".not_before" || has_time(*at)) => {
+                Place::Body(format!("/toolyard/calls/{at}{}", pointer(of_call.trim_start_matches('.'))))
+            }
+            Some((call, _)) if of_call != ".not_before" => Place::Body(format!("{}{call}", self.turn_at)),
             _ if self.in_query.iter().any(|name| name == option) => Place::Parameter(option.to_owned()),
             _ if field == "request_id" && ask.headers.contains_key("idempotency-key") => {
                 Place::Header("idempotency-key")

@@ -76,6 +76,7 @@ mod questions;
 mod quotas;
 mod readers;
 mod registry;
+mod replaced;
 mod requests;
 mod required_hooks;
 mod resolvers;

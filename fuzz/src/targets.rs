@@ -62,7 +62,7 @@ fn read_binary<M: Message + Default>(bytes: &[u8]) -> Option<M> {
 /// The further processing of a request that needs no broker.
 fn into_domain(request: Request) {
     match request {
-        Request::Create(request) => drop(coordinator::inputs::create_run(request)),
+        Request::Create(request) => drop(coordinator::inputs::create_run(*request)),
         Request::Append(request) => drop(coordinator::inputs::append_calls(request)),
         Request::Submit(request) => {
             request.outputs.into_iter().for_each(|output| drop(coordinator::inputs::answer(output)));
@@ -75,7 +75,7 @@ fn into_domain(request: Request) {
 }
 
 enum Request {
-    Create(v1::CreateRunRequest),
+    Create(Box<v1::CreateRunRequest>),
     Append(v1::AppendCallsRequest),
     Submit(v1::SubmitToolOutputsRequest),
     Decide(v1::DecideCallsRequest),
@@ -85,7 +85,7 @@ enum Request {
 macro_rules! read_request {
     ($read:ident, $choice:expr, $data:expr) => {
         match $choice % 12 {
-            0 => $read::<v1::CreateRunRequest>($data).map(Request::Create),
+            0 => $read::<v1::CreateRunRequest>($data).map(|request| Request::Create(Box::new(request))),
             1 => $read::<v1::AppendCallsRequest>($data).map(Request::Append),
             2 => $read::<v1::SubmitToolOutputsRequest>($data).map(Request::Submit),
             3 => $read::<v1::DecideCallsRequest>($data).map(Request::Decide),
@@ -140,12 +140,12 @@ pub fn openai_bodies(data: &[u8]) {
     let hosted = |name: &str| name.starts_with('h').then(|| name.to_owned());
     match choice % 3 {
         0 => match formats::openai::responses::Asked::read(body, &hosted) {
-            Ok(formats::openai::responses::Asked::Opened(opened)) => into_domain(Request::Create(opened.run)),
+            Ok(formats::openai::responses::Asked::Opened(opened)) => into_domain(Request::Create(Box::new(opened.run))),
             Ok(formats::openai::responses::Asked::Continued(_)) | Err(_) => {}
         },
         1 => {
             if let Ok(asked) = formats::openai::assistants::Asked::read(body, &hosted) {
-                into_domain(Request::Create(asked.run));
+                into_domain(Request::Create(Box::new(asked.run)));
             }
         }
         _ => {

@@ -183,7 +183,7 @@ async fn a_hook_leaves_single_calls_to_the_client() {
     );
     let yard = file.yard().await;
     let _worker = yard.worker().await;
-    let in_an_hour = prost_types::Timestamp::from(std::time::SystemTime::now() + Duration::from_secs(3600));
+    let in_an_hour = proto::convert::api::timestamp(nats::now().after(Duration::from_secs(3600)));
     let delayed = v1::NewCall { not_before: Some(in_an_hour), ..echo("delayed", "theirs later") };
     let run = create(&yard, of(vec![echo("a", "it is theirs"), echo("b", "ours"), delayed])).await;
     let calls = run.get().await.calls;

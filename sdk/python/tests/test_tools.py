@@ -455,6 +455,31 @@ def test_resources_are_made_once_and_closed_in_reverse() -> None:
     assert seen == ["pool", "cache", "cache closed", "pool closed"]
 
 
+def test_functions_clean_up_before_the_resources_that_they_use_are_closed() -> None:
+    app, seen = App(), list[str]()
+
+    @app.resource
+    async def database() -> AsyncIterator[str]:
+        yield "rows"
+        seen.append("database closed")
+
+    @app.tool
+    async def waits(db: Annotated[str, Use(database)], ctx: Context) -> None:
+        """Wait."""
+        await ctx.send("begun")
+        try:
+            await asyncio.sleep(600)
+        finally:
+            seen.append(f"gave {db} back")
+
+    client = app.test_client()
+    running = client.start("waits")
+    assert next(iter(running)) == Text("begun")
+    client.close()
+    assert seen == ["gave rows back", "database closed"]
+    assert error(running.end()).message == "the call was stopped"
+
+
 process_app = App()
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import socket
 import urllib.request
 from pathlib import Path
 
@@ -188,6 +189,15 @@ def test_a_function_that_never_returns_does_not_keep_a_worker_from_ending(host: 
     assert worker.stop() == 0
     result = running.result()
     assert [(end.state, end.error_kind) for end in result.results] == [("failed", "INTERRUPTED")]
+
+
+def test_the_admin_port_tells_of_the_worker(host: Host, client: toolyard.Client) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        address = f"127.0.0.1:{free.getsockname()[1]}"
+    host(APP.format(pool="watched"), "--admin-listen", address)
+    assert client.call("watched_add", a=1).value == 2
+    with urllib.request.urlopen(f"http://{address}/metrics") as metrics:
+        assert 'tool="watched_add"' in metrics.read().decode()
 
 
 def test_a_change_of_the_source_starts_the_worker_again(host: Host, client: toolyard.Client, tmp_path: Path) -> None:

@@ -32,6 +32,8 @@ _PIECES_AT_ONCE = 64
 _BLOCKED_S = 1.0
 #: After so many seconds a cancelled function that still runs is reported.
 _STUBBORN_S = 5.0
+#: How long functions may clean up when their worker ends, in seconds.
+_CLEAN_UP_S = 2.0
 
 
 def host(table: Table, tool: Tool, start: Callable[[Call, bytes], object]) -> None:
@@ -51,6 +53,8 @@ class Runner:
         self.threads = Threads("toolyard-tool")
         self.lifespan = Lifespan(app.resources)
         self.table = Table()
+        #: Async functions that run. An event loop alone does not keep them alive.
+        self.tasks: set[asyncio.Task[None]] = set()
         self._begun: deque[Callable[[], None]] = deque()
         self._is_woken = False
         self._closed = threading.Event()
@@ -63,12 +67,21 @@ class Runner:
         threading.Thread(target=self._watch, name="toolyard-watch", daemon=True).start()
 
     def close(self) -> None:
-        """Closes the resources and ends the threads."""
+        """Ends functions that still run, closes the resources and ends the threads."""
         self._closed.set()
         try:
+            self.thread.run(self._end_tasks())
             self.thread.run(self.lifespan.close())
+            self.thread.run(self.loop.shutdown_asyncgens())
         finally:
             self.thread.stop()
+
+    async def _end_tasks(self) -> None:
+        """Lets functions clean up, before the resources that they use are closed."""
+        for task in self.tasks:
+            task.cancel()
+        if self.tasks:
+            await asyncio.wait(self.tasks, timeout=_CLEAN_UP_S)
 
     def _starter(self, tool: Tool) -> Callable[[Call, bytes], Execution]:
         make = _Blocking if tool.kind.blocks else _Async
@@ -185,6 +198,8 @@ class _Async(Execution):
 
     def _begin(self) -> None:
         self.task = self.runner.loop.create_task(self._run())
+        self.runner.tasks.add(self.task)
+        self.task.add_done_callback(self.runner.tasks.discard)
         if self.is_cancelled:
             self.task.cancel()
 

@@ -34,6 +34,10 @@ def _of_environment(name: str, default: Any = None) -> Any:
     return field(default_factory=lambda: os.environ.get(name) or default)
 
 
+def _names(text: str) -> list[str]:
+    return [name.strip() for name in text.split(",") if name.strip()]
+
+
 @dataclass
 class Settings:
     """The settings of a worker. Those that are not given come from the variables of ``toolyard worker``."""
@@ -52,8 +56,8 @@ class Settings:
     drain_s: float = 120
     #: Address of the admin port: health, metrics; TOOLYARD_ADMIN_LISTEN.
     admin: str | None = _of_environment("TOOLYARD_ADMIN_LISTEN")
-    #: Names under which the admin port is served, beside addresses.
-    host_names: Sequence[str] = ()
+    #: Names under which the admin port is served, beside addresses; TOOLYARD_HOST_NAMES, with commas between them.
+    host_names: Sequence[str] = field(default_factory=lambda: _names(os.environ.get("TOOLYARD_HOST_NAMES", "")))
     #: The file of hooks that decide about results; TOOLYARD_HOOKS.
     hooks: str | None = _of_environment("TOOLYARD_HOOKS")
     #: The bucket of large results, as s3://BUCKET, the same as that of the coordinators; TOOLYARD_OBJECTS.

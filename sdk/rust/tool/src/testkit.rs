@@ -93,8 +93,7 @@ pub fn start_in(table: &Table, tool: &str, arguments: Value) -> Call {
 /// # Panics
 /// When the name is malformed, the context is no object, or the tool or an interceptor panics.
 pub async fn call_given(table: &Table, tool: &str, arguments: Value, context: Value) -> Called {
-    let mut given = fields_in(&context.to_string()).expect("a context is an object");
-    given.keep(manifest(table, tool).map_or(&[], |manifest| &manifest.context_keys));
+    let given = fields_in(&context.to_string()).expect("a context is an object");
     start_with(table, tool, arguments, Beside { context: given, ..Beside::default() }).end().await
 }
 
@@ -109,7 +108,13 @@ pub async fn call_answered(
     arguments: Value,
     answer: impl Fn(&Elicitation) -> Reply + Send + Sync + 'static,
 ) -> Called {
-    let asker = Asker::new(move |asked| {
+    let asker = Some(answering(answer));
+    start_with(table, tool, arguments, Beside { asker, ..Beside::default() }).end().await
+}
+
+/// A client that answers each question of a call with this.
+pub fn answering(answer: impl Fn(&Elicitation) -> Reply + Send + Sync + 'static) -> Asker {
+    Asker::new(move |asked| {
         let question = Elicitation::of_arguments(&asked.arguments).expect("the test kit passes questions on unchanged");
         let reply = answer(&question).to_content();
         let answered = match question.read(std::slice::from_ref(&reply)) {
@@ -117,8 +122,7 @@ pub async fn call_answered(
             Err(violations) => Err(format!("the answer of the test does not fit: {violations:?}")),
         };
         Box::pin(async { answered })
-    });
-    start_with(table, tool, arguments, Beside { asker: Some(asker), ..Beside::default() }).end().await
+    })
 }
 
 /// Calls a tool of a table in a run that is not stored (`store: false`), and waits for its end.
@@ -138,17 +142,27 @@ pub async fn call_for(table: &Table, tool: &str, arguments: Value, requester: Re
 }
 
 /// What a call has beside its arguments.
-#[derive(Default)]
-struct Beside {
-    context: Fields,
-    files: Vec<(String, Bytes)>,
-    asker: Option<Asker>,
-    is_unstored: bool,
-    requester: Requester,
+#[derive(Debug, Default)]
+pub struct Beside {
+    /// The caller's context; the call sees the keys that its tool declares.
+    pub context: Fields,
+    /// The files that it may open, by their names.
+    pub files: Vec<(String, Bytes)>,
+    /// The client that answers its questions; `None`: a question fails. See [`answering`].
+    pub asker: Option<Asker>,
+    /// Its run is not stored.
+    pub is_unstored: bool,
+    /// For whom it is.
+    pub requester: Requester,
 }
 
-fn start_with(table: &Table, tool: &str, arguments: Value, beside: Beside) -> Call {
-    let Beside { context: given, files, asker, is_unstored, requester } = beside;
+/// As [`start_in`], for a call that has something beside its arguments.
+///
+/// # Panics
+/// When the name is malformed.
+pub fn start_with(table: &Table, tool: &str, arguments: Value, beside: Beside) -> Call {
+    let Beside { context: mut given, files, asker, is_unstored, requester } = beside;
+    given.keep(manifest(table, tool).map_or(&[], |manifest| &manifest.context_keys));
     launch(table, (tool, arguments), given, |context| {
         context.execution.requester = Some(requester);
         if !files.is_empty() {
@@ -274,6 +288,12 @@ impl Call {
         self.stop.cancel();
     }
 
+    /// Requests the tool to stop when it is cancelled.
+    #[must_use]
+    pub fn stop(&self) -> CancellationToken {
+        self.stop.clone()
+    }
+
     /// Waits for the end, with the output that was not yet received.
     ///
     /// # Panics
@@ -367,6 +387,11 @@ impl Called {
     #[must_use]
     pub fn state(&self, key: &str) -> Option<Value> {
         serde_json::from_str(self.extra_state.get(key)?).ok()
+    }
+
+    /// The call's values for the state of its run, as JSON by their keys.
+    pub fn states(&self) -> impl Iterator<Item = (&str, &str)> {
+        self.extra_state.iter()
     }
 
     /// Why the call failed.

@@ -84,8 +84,8 @@ test("tools are listed in the form of a vendor, with notes", async () => {
   assert.equal(notes.get_current_time?.read_only, true);
 });
 
-test("a client that is cut off sees exactly the rest, however often", async () => {
-  const { client, requests } = await cutting(3, 2);
+test("a client that is cut off and refused for a while sees exactly the rest, however often", async () => {
+  const { client, requests } = await cutting(3, 2, 2);
   const turn = client.turn(toolUse(["a", "bash", { command: COUNT }]), { confirmation: "none" });
   const seen: TurnEvent[] = [];
   for await (const event of turn) {

@@ -69,9 +69,10 @@ export function toolUse(...calls: [id: string, name: string, input: object][]): 
   return { role: "assistant", content };
 }
 
-/** A proxy to the coordinator that cuts each of the first `cuts` streams after some events. */
-export async function cutting(cuts: number, events: number, options: ClientOptions = {}) {
+/** A proxy to the coordinator that cuts the first `cuts` streams after some events, and refuses some other requests. */
+export async function cutting(cuts: number, events: number, refusals = 0, options: ClientOptions = {}) {
   let cut = 0;
+  let refused = 0;
   const requests: string[] = [];
   const upstream = process.env.TOOLYARD_URL ?? "";
   const server: Server = createServer(async (request, response) => {
@@ -87,6 +88,12 @@ export async function cutting(cuts: number, events: number, options: ClientOptio
       }
     }
     requests.push(`${request.method} ${request.url?.split("?")[0]} ${headers.get("last-event-id") ?? ""}`.trim());
+    if (headers.get("accept") !== "text/event-stream" && refused < refusals) {
+      refused += 1;
+      response.writeHead(503, { "content-type": "application/problem+json", "retry-after": "0" });
+      response.end(JSON.stringify({ status: 503, reason: "BROKER_UNAVAILABLE", detail: "the broker is away" }));
+      return;
+    }
     const body = chunks.length > 0 ? Buffer.concat(chunks) : undefined;
     const answer = await fetch(`${upstream}${request.url}`, {
       method: request.method ?? "GET",

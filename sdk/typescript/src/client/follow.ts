@@ -53,7 +53,7 @@ export async function* follow(open: () => Promise<Response>, patience: Patience)
       failure = new Error("the stream of the run was cut off");
     } catch (error) {
       patience.signal?.throwIfAborted();
-      if (error instanceof ToolyardError ? !error.isPassing : !isOfTheConnection(error)) {
+      if (!passes(error)) {
         throw error;
       }
       failure = error;
@@ -64,10 +64,30 @@ export async function* follow(open: () => Promise<Response>, patience: Patience)
     if (now - failsSince > patience.retryForMs) {
       throw failure;
     }
-    const asked = failure instanceof ToolyardError ? failure.retryAfterMs : undefined;
-    await pause(asked ?? PAUSE_MS * 2 ** Math.min(failures, 6), patience.signal);
+    await pause(failure, failures, patience.signal);
     failures += 1;
   }
+}
+
+/** Makes a request that may be repeated, until it is answered or refused for good. */
+export async function persist<T>(request: () => Promise<T>, patience: Patience): Promise<T> {
+  const began = Date.now();
+  for (let failures = 0; ; failures += 1) {
+    try {
+      return await request();
+    } catch (error) {
+      patience.signal?.throwIfAborted();
+      if (!passes(error) || Date.now() - began > patience.retryForMs) {
+        throw error;
+      }
+      await pause(error, failures, patience.signal);
+    }
+  }
+}
+
+/** Whether the same request may succeed later. */
+function passes(error: unknown): boolean {
+  return error instanceof ToolyardError ? error.isPassing : isOfTheConnection(error);
 }
 
 async function* messages(body: ReadableStream<Uint8Array>): AsyncGenerator<Message, void> {
@@ -103,8 +123,13 @@ function isOfTheConnection(error: unknown): boolean {
   return error instanceof TypeError || (error instanceof Error && "code" in error && typeof error.code === "string");
 }
 
-/** Waits a little less or more than this, so that many clients do not return at the same moment. */
-async function pause(milliseconds: number, signal: AbortSignal | undefined): Promise<void> {
+/**
+ * Waits before the next attempt: as long as the server asks for, or longer after each failure. A little less or more, so
+ * that many clients do not return at the same moment.
+ */
+async function pause(failure: unknown, failures: number, signal: AbortSignal | undefined): Promise<void> {
+  const asked = failure instanceof ToolyardError ? failure.retryAfterMs : undefined;
+  const milliseconds = asked ?? PAUSE_MS * 2 ** Math.min(failures, 6);
   const wait = Math.min(milliseconds, PAUSE_MAX_MS) * (0.75 + Math.random() / 2);
   await new Promise<void>((resolve, reject) => {
     const aborted = () => {

@@ -12,7 +12,7 @@ import {
   read,
   type TurnEvent,
 } from "./events.js";
-import { follow, type Message } from "./follow.js";
+import { follow, type Message, type Patience, persist } from "./follow.js";
 import { ToolyardError } from "./problem.js";
 
 type Schemas = components["schemas"];
@@ -230,11 +230,10 @@ export class Turn<M = unknown> implements AsyncIterable<TurnEvent>, PromiseLike<
   }
 
   async *#events(): AsyncGenerator<TurnEvent, void> {
-    const { signal, retryForMs = RETRY_FOR_MS } = this.#origin.options;
     if (this.#origin.kind === "turn") {
       this.#body = await this.#envelope(this.#origin.message, this.#origin.options);
     }
-    for await (const message of follow(() => this.#open(), { retryForMs, signal })) {
+    for await (const message of follow(() => this.#open(), this.#patience())) {
       if (message.event === "messages") {
         this.#answer = JSON.parse(message.data) as Answer;
         this.#runId ??= this.#answer.run_id;
@@ -264,9 +263,27 @@ export class Turn<M = unknown> implements AsyncIterable<TurnEvent>, PromiseLike<
     }
     return this.#requests.send(this.#batch({ wait: WAIT, floor_policy: policy }), {
       ...abort,
-      ...post(this.#body ?? ""),
-      headers: { ...headers, "content-type": "application/json", "idempotency-key": this.#key },
+      ...this.#turnRequest(headers),
     });
+  }
+
+  /** The turn under its key: sent again, it means the same run. */
+  #turnRequest(headers: Record<string, string> = {}): RequestInit {
+    const { body, method } = post(this.#body ?? "");
+    const own = { "content-type": "application/json", "idempotency-key": this.#key };
+    return { ...(method && { method }), ...(body && { body }), headers: { ...own, ...headers } };
+  }
+
+  #patience(): Patience {
+    const { signal, retryForMs = RETRY_FOR_MS } = this.#origin.options;
+    return { retryForMs, signal };
+  }
+
+  /** A request that does no harm when it is repeated. */
+  #persist<T>(path: string, init: RequestInit): Promise<T> {
+    const { signal } = this.#origin.options;
+    const abort = signal ? { signal } : {};
+    return persist(() => this.#requests.json<T>(path, { ...init, ...abort }), this.#patience());
   }
 
   #read(message: Message): TurnEvent {
@@ -291,10 +308,10 @@ export class Turn<M = unknown> implements AsyncIterable<TurnEvent>, PromiseLike<
   #deciding(): Deciding {
     return {
       decide: async (decisions) => {
-        await this.#requests.json(`/v1/runs/${this.#runId}/decisions`, post({ decisions }));
+        await this.#persist(`/v1/runs/${this.#runId}/decisions`, post({ decisions }));
       },
       submit: async (outputs) => {
-        await this.#requests.json(`/v1/runs/${this.#runId}/outputs`, post({ outputs }));
+        await this.#persist(`/v1/runs/${this.#runId}/outputs`, post({ outputs }));
       },
     };
   }
@@ -324,18 +341,13 @@ export class Turn<M = unknown> implements AsyncIterable<TurnEvent>, PromiseLike<
 
   /** The same request with the same key returns the messages of the same run. */
   async #messages(): Promise<Answer> {
-    const { signal } = this.#origin.options;
-    const abort = signal ? { signal } : {};
     const format = this.#formatOfRun();
+    const [path, init] =
+      format !== undefined
+        ? [`/v1/runs/${this.#runId}/messages?format=${format}&wait=30s`, {}]
+        : [this.#batch({ wait: "30s" }), this.#turnRequest()];
     for (;;) {
-      const answer =
-        format !== undefined
-          ? await this.#requests.json<Answer>(`/v1/runs/${this.#runId}/messages?format=${format}&wait=30s`, abort)
-          : await this.#requests.json<Answer>(this.#batch({ wait: "30s" }), {
-              ...abort,
-              ...post(this.#body ?? ""),
-              headers: { "content-type": "application/json", "idempotency-key": this.#key },
-            });
+      const answer = await this.#persist<Answer>(path, init);
       if (answer.complete) {
         return answer;
       }
@@ -357,7 +369,7 @@ export class Turn<M = unknown> implements AsyncIterable<TurnEvent>, PromiseLike<
 
   /** The ends of calls that came before the first event of this turn. */
   async #missed(runId: string): Promise<void> {
-    const { run } = await this.#requests.json<Schemas["GetRunResponse"]>(`/v1/runs/${runId}`, {});
+    const { run } = await this.#persist<Schemas["GetRunResponse"]>(`/v1/runs/${runId}`, {});
     for (const call of run?.calls ?? []) {
       if (call.outcome && !call.asked_by_call_id && !this.#results.has(call.call_id ?? "")) {
         const at = { sequence: "", event: {} as RunEvent };

@@ -10,6 +10,7 @@ use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
+use ::hooks::Hooks;
 use ::objects::Objects;
 use run::{PoolId, Shard};
 
@@ -54,6 +55,12 @@ impl Tasks {
     /// Starts a task that ends when its token is cancelled.
     fn spawn<T: Future<Output = ()> + Send + 'static>(&mut self, task: impl FnOnce(CancellationToken) -> T) {
         self.set.spawn(task(self.inner.clone()));
+    }
+
+    fn start_hook_notices(&mut self, hooks: &Hooks, registry: &watch::Receiver<Arc<Registry>>) -> HookNotices {
+        let (notices, waiting) = hook_notices::new(hooks.clone(), registry.clone());
+        self.spawn(|end| hook_notices::deliver(hooks.clone(), waiting, end));
+        notices
     }
 
     /// Ends all tasks and leaves the broker, within [`DRAIN`].
@@ -188,12 +195,7 @@ impl Shared {
     }
 
     /// The commands and readers of runs, for the API.
-    fn runs(
-        &self,
-        handle: OwnerHandle,
-        hooks: ::hooks::Hooks,
-        (erase_after, attached_only): (Duration, bool),
-    ) -> runs::Runs {
+    fn runs(&self, handle: OwnerHandle, hooks: Hooks, (erase_after, attached_only): (Duration, bool)) -> runs::Runs {
         runs::Runs::new(runs::Parts {
             journal: self.journal.clone(),
             objects: self.objects.clone(),
@@ -279,8 +281,7 @@ impl Coordinator {
         let quotas = Quotas::new(callers.clone(), owned.clone(), (redis.is_some(), log_options.bytes_max));
         tasks.spawn(|end| quotas.clone().keep(redis, end));
         let journal = Journal::new(&broker);
-        let (hook_notices, waiting) = hook_notices::new(self.hooks.clone(), registry.clone());
-        tasks.spawn(|end| hook_notices::deliver(self.hooks.clone(), waiting, end));
+        let hook_notices = tasks.start_hook_notices(&self.hooks, &registry);
         let shared = Shared {
             log: Log::new(&broker, journal.clone()),
             requests: Requests::new(&broker),

@@ -12,11 +12,11 @@ use proto::v1::run_service_client::RunServiceClient;
 use proto::v1::schedule_service_client::ScheduleServiceClient;
 use proto::v1::tool_service_client::ToolServiceClient;
 use proto::v1::webhook_service_client::WebhookServiceClient;
-use tokio::time::{Instant, sleep};
 use tonic::service::interceptor::InterceptedService;
 use tonic::transport::Channel;
 use tonic::{Code, Response, Status};
 
+use crate::backoff::Backoff;
 use crate::call_stream::CallEvent;
 use crate::connection::{Connection, Key};
 use crate::error::{Error, reason_code};
@@ -30,12 +30,6 @@ const KEEPALIVE_TIMEOUT: Duration = Duration::from_secs(10);
 pub(crate) const RESPONSE_BYTES_MAX: usize = 80 * 1024 * 1024;
 /// Runs or calls of one page: more would not be given.
 const PAGE_MAX: usize = 500;
-/// How long a coordinator may be away before it is given up: a rolling restart takes less.
-const PATIENCE: Duration = Duration::from_secs(60);
-/// How long a reconnection may take before the user is informed: a restart takes less.
-const NOTICED: Duration = Duration::from_secs(3);
-const RETRY_FIRST: Duration = Duration::from_millis(50);
-const RETRY_LONGEST: Duration = Duration::from_secs(2);
 
 /// The id of the call of a run of its own, as the coordinator would make it.
 const ONLY_CALL: &str = "call_0";
@@ -577,32 +571,4 @@ fn root_cause<E: std::error::Error + ?Sized>(error: &E) -> String {
 /// A field that every response of a correct coordinator has.
 fn present<T>(part: Option<T>) -> Result<T, Error> {
     part.ok_or_else(|| Error::Refused(Box::new(Status::internal("the coordinator's response is empty"))))
-}
-
-/// Waits between tries, longer each time, for as long as a coordinator may be away.
-#[derive(Debug)]
-pub(crate) struct Backoff {
-    since: Instant,
-    wait: Duration,
-    noticed: bool,
-}
-
-impl Backoff {
-    pub(crate) fn new() -> Self {
-        Self { since: Instant::now(), wait: RETRY_FIRST, noticed: false }
-    }
-
-    pub(crate) fn has_patience(&self) -> bool {
-        self.since.elapsed() < PATIENCE
-    }
-
-    /// Whether the user should be informed now: once, and not about a mere restart.
-    pub(crate) fn is_noticeable(&mut self) -> bool {
-        self.since.elapsed() > NOTICED && !std::mem::replace(&mut self.noticed, true)
-    }
-
-    pub(crate) async fn wait(&mut self) {
-        sleep(self.wait).await;
-        self.wait = (self.wait * 2).min(RETRY_LONGEST);
-    }
 }

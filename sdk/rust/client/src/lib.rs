@@ -40,6 +40,7 @@
 pub mod agent;
 pub mod turn;
 
+mod backoff;
 mod call_stream;
 mod client;
 mod connection;

@@ -4,7 +4,8 @@
 use proto::v1;
 use tonic::{Status, Streaming};
 
-use crate::client::{Backoff, Client, passes};
+use crate::backoff::Backoff;
+use crate::client::{Client, passes};
 use crate::error::Error;
 
 /// A run's ordered output, each event once. If a connection breaks, or its coordinator shuts down, it connects again

@@ -6,6 +6,7 @@ use std::time::Duration;
 use serde::Deserialize;
 use serde_json::{Value, json};
 use toolyard_tool::interceptor::{LargeResult, ResultCache};
+use toolyard_tool::runtime::Fields;
 use toolyard_tool::{
     Context, ErrorKind, Output, PastCall, PastOutcome, Role, Roles, TOOL_CALL_CONVERSATION, TOOL_CALL_HISTORY, Table,
     ToolError, testkit, tool,
@@ -57,6 +58,25 @@ async fn what_is_declared_is_given_and_no_part_of_the_schema() {
     let called = greeted(&table, json!({ "user": { "name": "Ada", "id": 7 }, "type": "dear", "other": 1 })).await;
     assert_eq!(called.answer(), "Hello dear Ada! ");
     assert_eq!((called.state("greeted"), called.state("other")), (Some(json!(7)), None));
+}
+
+#[tokio::test]
+async fn a_call_has_context_and_files_at_once_and_all_its_state_is_seen() {
+    /// Reads the file that the user names.
+    #[tool(read_only)]
+    async fn read(context: &Context, #[context] user: String) -> Result<Output, ToolError> {
+        let bytes = context.read_all(context.file("notes")?, 100).await?;
+        Output::from(format!("{user}: {}", String::from_utf8_lossy(&bytes))).with_state("bytes", &bytes.len())
+    }
+    let table = Table::new().host(Read).expect("it can be hosted");
+    let mut context = Fields::default();
+    context.set("user", "\"Ada\"");
+    context.set("other", "1");
+    let files = vec![("notes".to_owned(), "some text".into())];
+    let beside = testkit::Beside { context, files, ..testkit::Beside::default() };
+    let called = testkit::start_with(&table, "read", json!({}), beside).end().await;
+    assert_eq!(called.answer(), "Ada: some text");
+    assert_eq!(called.states().collect::<Vec<_>>(), [("bytes", "9")]);
 }
 
 #[tokio::test]

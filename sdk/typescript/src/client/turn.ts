@@ -1,0 +1,491 @@
+/** A turn of a model: its calls while they run, and the messages that answer it. */
+
+import type { components } from "../openapi.js";
+import { type AiToolMessage, asChat, asToolMessage, callsOf } from "./ai-sdk.js";
+import {
+  type Deciding,
+  Ended,
+  NeedsAnswer,
+  NeedsApproval,
+  Opened,
+  type RunEvent,
+  read,
+  type TurnEvent,
+} from "./events.js";
+import { follow, type Message, type Patience, persist } from "./follow.js";
+import { ToolyardError } from "./problem.js";
+
+type Schemas = components["schemas"];
+
+/** The forms of turns. `ai-sdk` is that of Vercel's AI SDK. */
+export type TurnFormat = "openai-chat" | "openai-responses" | "openai" | "anthropic" | "gemini" | "mcp" | "ai-sdk";
+
+/** What may be said about a turn. Names of other members are those of `RunOptions` in the API. */
+export interface TurnOptions {
+  /** The form of the turn; recognised if it is left out. */
+  format?: TurnFormat;
+  /** Values for the tools, which the model does not see. A tool receives the keys that it declares. */
+  context?: Record<string, unknown>;
+  /** Files that the calls may open, by their names: bytes, which are uploaded, or objects. */
+  files?: Record<string, Blob | Uint8Array | { objectId: string }>;
+  /** An idempotency key: the same turn with the same key is executed once. Random if it is left out. */
+  key?: string;
+  /** `cancel`: the calls are cancelled when this client disconnects, or gives up by its signal. */
+  onDisconnect?: "cancel" | "continue";
+  /** The tools that the calls may name. */
+  tools?: string[];
+  /** Calls that are approved with the request, by their ids; `all` for every call. */
+  approve?: string[] | "all";
+  /** `none`: calls of tools with the permission `EXTERNAL` do not wait for approval. */
+  confirmation?: "ask" | "none";
+  rules?: Schemas["RunRules"];
+  requestTools?: Schemas["RequestTool"][];
+  /** Seconds after which the run expires. */
+  timeout?: number;
+  tenant?: string;
+  failFast?: boolean;
+  /** `false`: nothing of the run is kept after its end. */
+  store?: boolean;
+  /** Whose output is shown: of all calls at once (unless set), or of one call at a time. */
+  order?: "interleaved" | "arrival" | "submission";
+  /** Stops following. The run goes on, unless `onDisconnect` is `cancel`. */
+  signal?: AbortSignal;
+  /** How long to try while no connection is made, in milliseconds; 60,000 unless set. */
+  retryForMs?: number;
+  /** Called for each call that awaits approval, also if nobody iterates. */
+  onApproval?: (event: NeedsApproval) => unknown;
+  /** Called for each call that the client answers, also if nobody iterates. */
+  onQuestion?: (event: NeedsAnswer) => unknown;
+}
+
+/** Where to go on with a run. */
+export interface ResumeOptions
+  extends Pick<TurnOptions, "order" | "signal" | "retryForMs" | "onApproval" | "onQuestion"> {
+  /** The form of the messages. */
+  format: Exclude<TurnFormat, "ai-sdk">;
+  /** The sequence of the last event that is known. It counts in the `order` in which the event came. */
+  after?: string;
+}
+
+/** The answer to a turn. */
+export interface TurnResult<M = unknown> {
+  /** What the model's vendor wants next, in the order of the calls. */
+  messages: M[];
+  /** How each call of the model ended. */
+  results: Ended[];
+  /** The turn requests nothing: the model has finished. */
+  finish: boolean;
+  /** The results are the answer, and the model need not be asked again. */
+  returnDirect: boolean;
+  format: TurnFormat;
+  /** Missing if no call had to be executed. */
+  runId: string | undefined;
+  /** Parts of the turn that are not for Toolyard. */
+  passedOver: { kind?: string; pointer?: string; reason?: string }[];
+  /** Results for calls of earlier turns that never got one, if the turn was a conversation. */
+  dangling: { after?: number; messages?: unknown[] }[];
+}
+
+/** The batch answer of the server. */
+interface Answer {
+  messages: unknown[];
+  complete: boolean;
+  finish?: boolean;
+  return_direct?: boolean;
+  format: TurnFormat;
+  run_id?: string;
+  open_calls?: Schemas["Call"][];
+  passed_over?: TurnResult["passedOver"];
+  dangling?: TurnResult["dangling"];
+}
+
+/** The requests that a turn makes. */
+export interface Requests {
+  /** Sends a request; refusals are not thrown. */
+  send(path: string, init: RequestInit): Promise<Response>;
+  upload(data: Blob | Uint8Array): Promise<string>;
+  json<T>(path: string, init: RequestInit): Promise<T>;
+}
+
+const POLICIES = {
+  interleaved: "FLOOR_POLICY_INTERLEAVED",
+  arrival: "FLOOR_POLICY_ARRIVAL",
+  submission: "FLOOR_POLICY_SUBMISSION",
+} as const;
+/** How long one request waits for calls to end; then the run is followed by its events. */
+const WAIT = "300s";
+const RETRY_FOR_MS = 60_000;
+/** Events that wait for a slow reader; then nothing more is read. */
+const WAITING_MAX = 1_000;
+
+/** How a turn began. */
+type Origin =
+  | { readonly kind: "turn"; readonly message: object; readonly options: TurnOptions }
+  | { readonly kind: "run"; readonly runId: string; readonly options: ResumeOptions };
+
+/**
+ * A turn on its way. Iterate it for its events, await it for its answer, or both, in any order. It begins when one of the
+ * two is done, and connects again by itself.
+ */
+export class Turn<M = unknown> implements AsyncIterable<TurnEvent>, PromiseLike<TurnResult<M>> {
+  readonly #requests: Requests;
+  readonly #origin: Origin;
+  readonly #key: string;
+  readonly #tools = new Map<string, string>();
+  readonly #results = new Map<string, Ended>();
+  readonly #questions = new Set<string>();
+  #runId: string | undefined;
+  #last: string | undefined;
+  #answer: Answer | undefined;
+  #body: string | undefined;
+  #result: Promise<TurnResult<M>> | undefined;
+  #readers = new Set<Reader>();
+
+  /** @internal */
+  constructor(requests: Requests, origin: Origin) {
+    this.#requests = requests;
+    this.#origin = origin;
+    this.#key = origin.kind === "turn" ? (origin.options.key ?? crypto.randomUUID()) : "";
+    if (origin.kind === "run") {
+      this.#runId = origin.runId;
+      this.#last = origin.options.after;
+    }
+  }
+
+  /** The id of the run, as soon as it was accepted. */
+  get runId(): string | undefined {
+    return this.#runId;
+  }
+
+  /** The sequence of the last event: with it another process can go on. */
+  get sequence(): string | undefined {
+    return this.#last;
+  }
+
+  // biome-ignore lint/suspicious/noThenProperty: a turn is awaited for its answer.
+  then<A = TurnResult<M>, B = never>(
+    done?: ((result: TurnResult<M>) => A | PromiseLike<A>) | null,
+    failed?: ((reason: unknown) => B | PromiseLike<B>) | null,
+  ): Promise<A | B> {
+    return this.#start().then(done, failed);
+  }
+
+  async *[Symbol.asyncIterator](): AsyncGenerator<TurnEvent, void> {
+    const reader = new Reader();
+    this.#readers.add(reader);
+    try {
+      this.#start().then(
+        () => reader.end(),
+        (error: unknown) => reader.fail(error),
+      );
+      yield* reader;
+    } finally {
+      this.#readers.delete(reader);
+      reader.close();
+    }
+  }
+
+  /** Cancels the run. Its calls end as cancelled. */
+  async cancel(reason = "cancelled by the client"): Promise<void> {
+    if (this.#runId === undefined) {
+      await this.#opened();
+    }
+    await this.#requests.json(`/v1/runs/${this.#runId}/cancel`, post({ reason }));
+  }
+
+  /** Resolves when the run is known. */
+  async #opened(): Promise<void> {
+    for await (const event of this) {
+      if (event instanceof Opened) {
+        return;
+      }
+    }
+    if (this.#runId === undefined) {
+      throw new Error("the turn has no run: none of its calls had to be executed");
+    }
+  }
+
+  #start(): Promise<TurnResult<M>> {
+    this.#result ??= this.#pump();
+    return this.#result;
+  }
+
+  async #pump(): Promise<TurnResult<M>> {
+    const { signal } = this.#origin.options;
+    try {
+      for await (const event of this.#events()) {
+        for (const reader of this.#readers) {
+          await reader.push(event);
+        }
+      }
+      return await this.#conclude();
+    } catch (error) {
+      const gaveUp = signal?.aborted && this.#origin.kind === "turn" && this.#origin.options.onDisconnect === "cancel";
+      if (gaveUp && this.#runId !== undefined) {
+        // The connection that the server watches may have been an earlier one.
+        await this.cancel("the client disconnected").catch(() => {});
+      }
+      throw error;
+    }
+  }
+
+  async *#events(): AsyncGenerator<TurnEvent, void> {
+    if (this.#origin.kind === "turn") {
+      this.#body = await this.#envelope(this.#origin.message, this.#origin.options);
+    }
+    for await (const message of follow(() => this.#open(), this.#patience())) {
+      if (message.event === "messages") {
+        this.#answer = JSON.parse(message.data) as Answer;
+        this.#runId ??= this.#answer.run_id;
+        if (this.#answer.complete) {
+          return;
+        }
+      } else if (message.event === "end") {
+        if ((JSON.parse(message.data) as { reason?: string }).reason === "STREAM_END_REASON_RUN_ENDED") {
+          return;
+        }
+      } else {
+        yield this.#read(message);
+      }
+    }
+  }
+
+  /** Begins a stream: with the turn while the run is not known, and then with the run from the last event on. */
+  #open(): Promise<Response> {
+    const { signal, order = "interleaved" } = this.#origin.options;
+    const headers = { accept: "text/event-stream" };
+    const abort = signal ? { signal } : {};
+    const policy = POLICIES[order];
+    if (this.#runId !== undefined) {
+      const path = `/v1/runs/${this.#runId}/events?floor_policy=${policy}`;
+      const last = this.#last === undefined ? {} : { "last-event-id": this.#last };
+      return this.#requests.send(path, { ...abort, headers: { ...headers, ...last } });
+    }
+    return this.#requests.send(this.#batch({ wait: WAIT, floor_policy: policy }), {
+      ...abort,
+      ...this.#turnRequest(headers),
+    });
+  }
+
+  /** The turn under its key: sent again, it means the same run. */
+  #turnRequest(headers: Record<string, string> = {}): RequestInit {
+    const { body, method } = post(this.#body ?? "");
+    const own = { "content-type": "application/json", "idempotency-key": this.#key };
+    return { ...(method && { method }), ...(body && { body }), headers: { ...own, ...headers } };
+  }
+
+  #patience(): Patience {
+    const { signal, retryForMs = RETRY_FOR_MS } = this.#origin.options;
+    return { retryForMs, signal };
+  }
+
+  /** A request that does no harm when it is repeated. */
+  #persist<T>(path: string, init: RequestInit): Promise<T> {
+    const { signal } = this.#origin.options;
+    const abort = signal ? { signal } : {};
+    return persist(() => this.#requests.json<T>(path, { ...init, ...abort }), this.#patience());
+  }
+
+  #read(message: Message): TurnEvent {
+    const event = read(JSON.parse(message.data) as RunEvent, message.id ?? "", this.#tools, this.#deciding());
+    this.#last = message.id ?? this.#last;
+    const { onApproval, onQuestion } = this.#origin.options;
+    if (event instanceof Opened) {
+      this.#runId = event.runId;
+    } else if (event instanceof NeedsApproval) {
+      onApproval?.(event);
+    } else if (event instanceof NeedsAnswer) {
+      if (event.askedBy !== undefined) {
+        this.#questions.add(event.callId);
+      }
+      onQuestion?.(event);
+    } else if (event instanceof Ended && !this.#questions.has(event.callId)) {
+      this.#results.set(event.callId, event);
+    }
+    return event;
+  }
+
+  #deciding(): Deciding {
+    return {
+      decide: async (decisions) => {
+        await this.#persist(`/v1/runs/${this.#runId}/decisions`, post({ decisions }));
+      },
+      submit: async (outputs) => {
+        await this.#persist(`/v1/runs/${this.#runId}/outputs`, post({ outputs }));
+      },
+    };
+  }
+
+  /** The answer, once every call has ended. */
+  async #conclude(): Promise<TurnResult<M>> {
+    const answer = this.#answer?.complete ? this.#answer : await this.#messages();
+    if (this.#origin.kind === "run" && this.#runId !== undefined) {
+      await this.#missed(this.#runId);
+    }
+    const results = [...this.#results.values()];
+    const common = {
+      results,
+      finish: answer.finish ?? false,
+      returnDirect: answer.return_direct ?? false,
+      runId: this.#runId,
+      passedOver: answer.passed_over ?? [],
+      dangling: answer.dangling ?? [],
+    };
+    const calls = this.#aiCalls();
+    if (calls !== undefined) {
+      const message: AiToolMessage = asToolMessage(calls, answer.messages, results);
+      return { ...common, messages: [message] as M[], format: "ai-sdk" };
+    }
+    return { ...common, messages: answer.messages as M[], format: answer.format };
+  }
+
+  /** The same request with the same key returns the messages of the same run. */
+  async #messages(): Promise<Answer> {
+    const format = this.#formatOfRun();
+    const [path, init] =
+      format !== undefined
+        ? [`/v1/runs/${this.#runId}/messages?format=${format}&wait=30s`, {}]
+        : [this.#batch({ wait: "30s" }), this.#turnRequest()];
+    for (;;) {
+      const answer = await this.#persist<Answer>(path, init);
+      if (answer.complete) {
+        return answer;
+      }
+    }
+  }
+
+  /**
+   * The form in which the run is asked for its messages; `undefined` if the request is repeated instead, which also says
+   * what was passed over. It is not repeated for a run that may be erased, because it would be executed again.
+   */
+  #formatOfRun(): string | undefined {
+    if (this.#origin.kind === "run") {
+      return this.#origin.options.format;
+    }
+    const { store, format } = this.#origin.options;
+    const known = this.#answer?.format ?? (this.#aiCalls() ? "openai-chat" : format);
+    return store === false && this.#runId !== undefined ? known : undefined;
+  }
+
+  /** The ends of calls that came before the first event of this turn. */
+  async #missed(runId: string): Promise<void> {
+    const { run } = await this.#persist<Schemas["GetRunResponse"]>(`/v1/runs/${runId}`, {});
+    for (const call of run?.calls ?? []) {
+      if (call.outcome && !call.asked_by_call_id && !this.#results.has(call.call_id ?? "")) {
+        const at = { sequence: "", event: {} as RunEvent };
+        this.#results.set(call.call_id ?? "", new Ended(at, call.call_id ?? "", call.tool ?? "", call.outcome));
+      }
+    }
+  }
+
+  #batch(query: Record<string, string>): string {
+    const { options } = this.#origin as Extract<Origin, { kind: "turn" }>;
+    const all = new URLSearchParams(query);
+    const format = this.#aiCalls() ? "openai-chat" : options.format;
+    if (format !== undefined) {
+      all.set("format", format);
+    }
+    if (options.confirmation !== undefined) {
+      all.set("confirmation", options.confirmation);
+    }
+    return `/v1/tool_calls:batch?${all}`;
+  }
+
+  #aiCalls(): ReturnType<typeof callsOf> {
+    if (this.#origin.kind === "run") {
+      return undefined;
+    }
+    const { format } = this.#origin.options;
+    const calls = format === undefined || format === "ai-sdk" ? callsOf(this.#origin.message) : undefined;
+    return format === "ai-sdk" ? (calls ?? []) : calls;
+  }
+
+  /** The body: the turn as it came, and the options of the run. */
+  async #envelope(message: object, options: TurnOptions): Promise<string> {
+    const files: Schemas["RunFile"][] = [];
+    for (const [name, file] of Object.entries(options.files ?? {})) {
+      const object_id = "objectId" in file ? file.objectId : await this.#requests.upload(file);
+      files.push({ name, object_id, tool: "_all" });
+    }
+    const approve = options.approve === "all" ? ["_all"] : options.approve;
+    const toolyard: Partial<Schemas["RunOptions"]> = {
+      ...(options.context && { context: JSON.stringify(options.context) }),
+      ...(files.length > 0 && { files }),
+      ...(options.onDisconnect && { on_disconnect: options.onDisconnect }),
+      ...(options.tools && { tools: options.tools }),
+      ...(approve && { approve }),
+      ...(options.rules && { rules: options.rules }),
+      ...(options.requestTools && { request_tools: options.requestTools }),
+      ...(options.timeout !== undefined && { timeout: `${options.timeout}s` }),
+      ...(options.tenant && { tenant: options.tenant }),
+      ...(options.failFast && { fail_fast: true }),
+      ...(options.store === false && { store: false }),
+    };
+    const calls = this.#aiCalls();
+    return JSON.stringify({ turn: calls ? asChat(calls) : message, toolyard });
+  }
+}
+
+function post(body: unknown): RequestInit {
+  return {
+    method: "POST",
+    body: typeof body === "string" ? body : JSON.stringify(body),
+    headers: { "content-type": "application/json" },
+  };
+}
+
+/** Events on their way to one reader. */
+class Reader implements AsyncIterable<TurnEvent> {
+  readonly #waiting: TurnEvent[] = [];
+  #ended: { error?: unknown } | undefined;
+  #closed = false;
+  #changed: () => void = () => {};
+  #taken: () => void = () => {};
+
+  /** Waits while the reader is behind. */
+  async push(event: TurnEvent): Promise<void> {
+    this.#waiting.push(event);
+    this.#changed();
+    while (this.#waiting.length >= WAITING_MAX && !this.#closed) {
+      await new Promise<void>((resolve) => {
+        this.#taken = resolve;
+      });
+    }
+  }
+
+  end(): void {
+    this.#ended = {};
+    this.#changed();
+  }
+
+  fail(error: unknown): void {
+    this.#ended = { error };
+    this.#changed();
+  }
+
+  close(): void {
+    this.#closed = true;
+    this.#taken();
+  }
+
+  async *[Symbol.asyncIterator](): AsyncGenerator<TurnEvent, void> {
+    for (;;) {
+      const event = this.#waiting.shift();
+      if (event !== undefined) {
+        this.#taken();
+        yield event;
+      } else if (this.#ended !== undefined) {
+        if ("error" in this.#ended) {
+          throw this.#ended.error;
+        }
+        return;
+      } else {
+        await new Promise<void>((resolve) => {
+          this.#changed = resolve;
+        });
+      }
+    }
+  }
+}
+
+export { ToolyardError };

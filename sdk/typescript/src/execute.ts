@@ -1,0 +1,73 @@
+/** Executes calls that the native part dispatches. */
+
+import { parts, piece, ResultWithState } from "./content.js";
+import { Context, emit } from "./context.js";
+import { described, failure, ToolError } from "./errors.js";
+import { type NativeCall, type NativeTools, native } from "./native.js";
+import type { Tool } from "./tool.js";
+
+/** Hosts tools in the native part. */
+export function host(tools: readonly Tool[]): NativeTools {
+  const declarations = tools.map((tool) => tool.declaration);
+  const dispatch = (call: NativeCall): void => {
+    // It settles the call, whatever happens.
+    void execute(tools[call.index] as Tool, call);
+  };
+  return new (native().NativeTools)(declarations, dispatch);
+}
+
+async function execute(tool: Tool, call: NativeCall): Promise<void> {
+  try {
+    const input = await tool.input.parse(JSON.parse(call.arguments));
+    const produced = tool.execute(input as never, new Context(call));
+    const value = isGenerator(produced) ? await streamed(produced, call) : await produced;
+    const { value: result, state } = value instanceof ResultWithState ? value : { value, state: undefined };
+    call.complete(parts(result), state && JSON.stringify(state));
+  } catch (error) {
+    fail(call, error);
+  }
+}
+
+function fail(call: NativeCall, error: unknown): void {
+  try {
+    call.fail(JSON.stringify(failure(error)));
+  } catch {
+    // An error with a kind, a message or a path of its own that is none.
+    call.fail(JSON.stringify({ kind: "tool_failed", message: described(error) }));
+  }
+}
+
+type AnyGenerator = AsyncIterator<unknown, unknown> | Iterator<unknown, unknown>;
+
+/** Texts, lists and maps can be iterated too, and are results. */
+function isGenerator(produced: unknown): produced is AsyncIterable<unknown> | Iterable<unknown> {
+  if (typeof produced !== "object" || produced === null) {
+    return false;
+  }
+  return Symbol.asyncIterator in produced || (Symbol.iterator in produced && "next" in produced);
+}
+
+/** Sends what a generator yields until it returns, or the call is to stop. */
+async function streamed(produced: AsyncIterable<unknown> | Iterable<unknown>, call: NativeCall): Promise<unknown> {
+  const iterator: AnyGenerator =
+    Symbol.asyncIterator in produced ? produced[Symbol.asyncIterator]() : produced[Symbol.iterator]();
+  for (;;) {
+    const step = await iterator.next();
+    if (step.done) {
+      return step.value;
+    }
+    try {
+      if (call.isStopped()) {
+        throw new ToolError("the call was stopped");
+      }
+      const waits = emit(call, piece(step.value));
+      if (waits !== undefined) {
+        await waits;
+      }
+    } catch (error) {
+      // Its `finally` runs before the call ends.
+      await iterator.return?.();
+      throw error;
+    }
+  }
+}

@@ -159,8 +159,8 @@ async fn a_run_of_the_assistants_api_is_the_calls_of_its_request_in_a_shared_run
         let body = json!({ "tool_calls": calls, "toolyard": { "run": run }, "stream": true });
         let streamed = http.ask(Method::POST, "/v1/threads/runs", &[JSON], body.to_string()).await;
         let sent = events(&streamed.body);
-        let last = sent.iter().rev().find(|event| event.name.as_deref() != Some("done")).expect("events").json();
-        last
+        let last = sent.iter().rev().find(|event| event.name.as_deref() != Some("done"));
+        last.expect("events").json()
     };
     let echoed = create(&[function("a", "echo", json!({ "text": "hi" }))]).await;
     assert_eq!((text(&echoed, "status"), text(&echoed, "id")), ("completed", format!("{run}_c0x1").as_str()));

@@ -327,7 +327,7 @@ mod tests {
         let text = write(&event);
         assert_eq!(
             text,
-            r#"{"sequence":0,"time":"1970-01-01T00:00:01.005Z","call_output":{"call_id":"a","attempt":0,"chunk":0,"channel":"","content":{"data":{"media_type":"x/y","data":"AQI="}}}}"#
+            r#"{"sequence":0,"time":"1970-01-01T00:00:01.005Z","call_output":{"call_id":"a","attempt":0,"chunk":0,"channel":"","content":{"data":{"media_type":"x/y","data":"AQI="},"citations":[]}}}"#
         );
         assert_eq!(read(text.as_bytes(), &[]), Ok(event));
     }

@@ -9,7 +9,7 @@ use story::{
     output, refused, repeatable, run_cancel_requested, shared, speak, started,
 };
 use toolyard_run::FloorPolicy::{Arrival, Interleaved, Submission};
-use toolyard_run::{AddedPolicy, CallIndex, Event, FloorPolicy, OutputKind, Position, Voice};
+use toolyard_run::{AddedPolicy, CallIndex, ChooseSpeaker, Event, FloorPolicy, OutputKind, Position, Voice};
 
 const POLICIES: [FloorPolicy; 3] = [Arrival, Submission, Interleaved];
 
@@ -312,7 +312,7 @@ fn a_policy_that_a_deployment_adds_chooses_the_speaker() {
 
 #[test]
 fn whatever_a_policy_chooses_everything_is_said_once() {
-    let table: [(&'static str, fn(&[Voice]) -> Option<CallIndex>); 4] = [
+    let table: [(&'static str, ChooseSpeaker); 4] = [
         ("nobody", |_| None),
         ("a call that is not there", |_| Some(CallIndex(7))),
         ("the first, whether it has ended or not", |_| Some(CallIndex(0))),

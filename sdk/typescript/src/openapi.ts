@@ -959,6 +959,8 @@ export interface components {
             /** @description The calls. */
             calls?: components["schemas"]["NewCall"][];
             /** @description As in CreateRunRequest; for these calls. */
+            conversation?: components["schemas"]["ConversationMessage"][];
+            /** @description As in CreateRunRequest; for these calls. */
             files?: components["schemas"]["RunFile"][];
             /** @description As in CreateRunRequest; for these calls. */
             request_tools?: components["schemas"]["RequestTool"][];
@@ -1199,6 +1201,7 @@ export interface components {
          *     - `CALL_ERROR_KIND_NO_WORKER`: No worker of the pool that hosts the tool is alive.
          *     - `CALL_ERROR_KIND_IDLE_TIMEOUT`: An attempt sent no output and no progress for longer than the tool's policy allows.
          *     - `CALL_ERROR_KIND_REJECTED`: The call was not approved; the message has the reason, for the model.
+         *     - `CALL_ERROR_KIND_STREAMING_UNSUPPORTED`: The call was to be streamed, and its tool does not stream.
          *     - `CALL_ERROR_KIND_MODEL_RETRY`: The model should repeat the call with changes, which the message describes.
          *     - `CALL_ERROR_KIND_NEEDS_INPUT`: The tool needs something from the caller first, which the message describes.
          *     - `CALL_ERROR_KIND_RATE_LIMITED`: A service that the tool uses limits its rate; see `retry_after`.
@@ -1209,7 +1212,7 @@ export interface components {
          *     - `CALL_ERROR_KIND_HOOK_REQUIRED`: The worker does not run a hook that the deployment requires for the tool, so the result of the call was withheld.
          * @enum {string}
          */
-        CallErrorKind: "CALL_ERROR_KIND_UNSPECIFIED" | "CALL_ERROR_KIND_UNKNOWN_TOOL" | "CALL_ERROR_KIND_ARGUMENTS_INVALID" | "CALL_ERROR_KIND_TOOL_FAILED" | "CALL_ERROR_KIND_TOOL_PANICKED" | "CALL_ERROR_KIND_ATTEMPT_TIMEOUT" | "CALL_ERROR_KIND_INTERRUPTED" | "CALL_ERROR_KIND_WORKER_LOST" | "CALL_ERROR_KIND_RESULT_TOO_LARGE" | "CALL_ERROR_KIND_OUTPUT_TOO_LARGE" | "CALL_ERROR_KIND_OUTPUT_INCOMPLETE" | "CALL_ERROR_KIND_CLIENT_FAILED" | "CALL_ERROR_KIND_NO_WORKER" | "CALL_ERROR_KIND_IDLE_TIMEOUT" | "CALL_ERROR_KIND_REJECTED" | "CALL_ERROR_KIND_MODEL_RETRY" | "CALL_ERROR_KIND_NEEDS_INPUT" | "CALL_ERROR_KIND_RATE_LIMITED" | "CALL_ERROR_KIND_NOT_PERMITTED" | "CALL_ERROR_KIND_DENIED" | "CALL_ERROR_KIND_HOOK_FAILED" | "CALL_ERROR_KIND_LIMIT_EXCEEDED" | "CALL_ERROR_KIND_HOOK_REQUIRED";
+        CallErrorKind: "CALL_ERROR_KIND_UNSPECIFIED" | "CALL_ERROR_KIND_UNKNOWN_TOOL" | "CALL_ERROR_KIND_ARGUMENTS_INVALID" | "CALL_ERROR_KIND_TOOL_FAILED" | "CALL_ERROR_KIND_TOOL_PANICKED" | "CALL_ERROR_KIND_ATTEMPT_TIMEOUT" | "CALL_ERROR_KIND_INTERRUPTED" | "CALL_ERROR_KIND_WORKER_LOST" | "CALL_ERROR_KIND_RESULT_TOO_LARGE" | "CALL_ERROR_KIND_OUTPUT_TOO_LARGE" | "CALL_ERROR_KIND_OUTPUT_INCOMPLETE" | "CALL_ERROR_KIND_CLIENT_FAILED" | "CALL_ERROR_KIND_NO_WORKER" | "CALL_ERROR_KIND_IDLE_TIMEOUT" | "CALL_ERROR_KIND_REJECTED" | "CALL_ERROR_KIND_STREAMING_UNSUPPORTED" | "CALL_ERROR_KIND_MODEL_RETRY" | "CALL_ERROR_KIND_NEEDS_INPUT" | "CALL_ERROR_KIND_RATE_LIMITED" | "CALL_ERROR_KIND_NOT_PERMITTED" | "CALL_ERROR_KIND_DENIED" | "CALL_ERROR_KIND_HOOK_FAILED" | "CALL_ERROR_KIND_LIMIT_EXCEEDED" | "CALL_ERROR_KIND_HOOK_REQUIRED";
         /** @description How a call ended. */
         CallOutcome: {
             /** @description Why it failed, if it did. */
@@ -1440,6 +1443,29 @@ export interface components {
             /** @description The run. */
             run_id?: string;
         };
+        /**
+         * @description A source that a text cites.
+         *
+         *     Only one of these is there: `url`, `file_id`.
+         */
+        Citation: {
+            /**
+             * Format: uint32
+             * @description The character after the last one. If it is not behind `start`, the source is that of the whole text.
+             */
+            end?: number;
+            /** @description A file, by the id that the tool's caller knows. */
+            file_id?: string;
+            /**
+             * Format: uint32
+             * @description The first character of the text for which it is the source; characters are Unicode code points.
+             */
+            start?: number;
+            /** @description The title of the page, or the name of the file; at most 1 KiB, as the source is. May be empty. */
+            title?: string;
+            /** @description A page. */
+            url?: string;
+        };
         /** @description Closes a run. */
         CloseRunRequest: {
             /** @description The run. */
@@ -1464,6 +1490,8 @@ export interface components {
          *     Only one of these is there: `text`, `json`, `data`, `object`.
          */
         Content: {
+            /** @description The sources of a text; at most 256. Not for the model: clients show them. A text that was too large for the log has none. */
+            citations?: components["schemas"]["Citation"][];
             /** @description Anything else, with its media type. */
             data?: components["schemas"]["Data"];
             /** @description JSON as text, so that numbers keep all their digits. */
@@ -1473,6 +1501,45 @@ export interface components {
             /** @description Plain text. */
             text?: string;
         };
+        /** @description A call that the model requested. */
+        ConversationCall: {
+            /** @description The arguments: JSON as text, or the text for a tool that takes text. */
+            arguments?: string;
+            /** @description The model's id of the call; may be empty. */
+            call_id?: string;
+            /** @description The tool, by the name that the model used. */
+            tool?: string;
+        };
+        /** @description A message of a conversation. */
+        ConversationMessage: {
+            /** @description The calls that the model requested with it. */
+            calls?: components["schemas"]["ConversationCall"][];
+            /** @description Results of calls of earlier messages. */
+            results?: components["schemas"]["ConversationResult"][];
+            /** @description Who wrote it. */
+            role?: components["schemas"]["ConversationRole"];
+            /** @description Its text; several parts are lines of their own. Images, files and reasoning have no place here. */
+            text?: string;
+        };
+        /** @description The result of a call. */
+        ConversationResult: {
+            /** @description The id of the call. In a form without ids, the tool's name. */
+            call_id?: string;
+            /** @description The call failed. */
+            is_error?: boolean;
+            /** @description What the model was given. */
+            text?: string;
+        };
+        /**
+         * @description Who wrote a message.
+         *     - `CONVERSATION_ROLE_UNSPECIFIED`: Not set, which is refused.
+         *     - `CONVERSATION_ROLE_SYSTEM`: The program: instructions for the model.
+         *     - `CONVERSATION_ROLE_USER`: The person, or what stands for one.
+         *     - `CONVERSATION_ROLE_ASSISTANT`: The model.
+         *     - `CONVERSATION_ROLE_TOOL`: The tools: a message of results.
+         * @enum {string}
+         */
+        ConversationRole: "CONVERSATION_ROLE_UNSPECIFIED" | "CONVERSATION_ROLE_SYSTEM" | "CONVERSATION_ROLE_USER" | "CONVERSATION_ROLE_ASSISTANT" | "CONVERSATION_ROLE_TOOL";
         /** @description Counts of runs and calls in the index. */
         CountRunsResponse: {
             /**
@@ -1557,9 +1624,11 @@ export interface components {
             approve?: string[];
             /** @description 1 to 128 calls; may be empty when `keep_open` is set. */
             calls?: components["schemas"]["NewCall"][];
-            /** @description Context for the tools of its calls, beside the arguments: a JSON object as text, at most 16 KiB of keys and values. A tool receives only the keys that it declares in `context_keys`. The model does not see it, and no response of this API contains it. It is stored with each call that needs it: all contexts, arguments and metadata of a request are at most 768 KiB. The key `TOOL_CALL_HISTORY` is reserved. Also applies to AppendCalls. */
+            /** @description Context for the tools of its calls, beside the arguments: a JSON object as text, at most 16 KiB of keys and values. A tool receives only the keys that it declares in `context_keys`. The model does not see it, and no response of this API contains it. It is stored with each call that needs it: all contexts, arguments and metadata of a request are at most 768 KiB. The keys `TOOL_CALL_HISTORY` and `TOOL_CALL_CONVERSATION` are reserved. Also applies to AppendCalls. */
             context?: string;
-            /** @description Execute its calls; true if not set. If false, no call of the run is executed here, appended calls included: each call is checked as usual and then waits for its client. */
+            /** @description The conversation to which the calls belong, oldest message first; at most 4 MiB as JSON. Only tools that declare the context key `TOOL_CALL_CONVERSATION` receive it, and without such a tool nothing of it is stored. If the last message is not the assistant's with its calls, a message with the calls of this request is added. No response of this API contains it. */
+            conversation?: components["schemas"]["ConversationMessage"][];
+            /** @description Execute its calls; true if not set. If false, no call of the run is executed here, appended calls included: each call is checked as usual and then waits for its client. `execute` of a call and `rules.client_tools` say it for some. */
             execute?: boolean;
             /** @description If a call fails or expires, cancel the others and end the run as FAILED. */
             fail_fast?: boolean;
@@ -1853,6 +1922,8 @@ export interface components {
             concurrency?: components["schemas"]["ToolConcurrency"];
             /** @description As `context` of the run, for this call only. Its keys replace the run's, each value as a whole. */
             context?: string;
+            /** @description Execute it here; true if not set. If false, the call is checked as usual and then waits for its client. `execute` of the run, `rules.client_tools` and hooks leave calls to the client too: true does not outweigh them. */
+            execute?: boolean;
             /** @description Metadata for the tool that the model does not supply: passed on as it is, never interpreted. Exception: a W3C `traceparent` is the parent span of the call; it is added if the request is traced. At most 8 KiB. */
             metadata?: {
                 [key: string]: string;
@@ -1867,6 +1938,8 @@ export interface components {
              * @example 1.5s
              */
             queue_timeout?: string;
+            /** @description Its tool must stream its output: if the tool's manifest does not have `streaming`, the call fails with STREAMING_UNSUPPORTED and is not executed; the other calls continue. If false, any tool may be called. */
+            stream?: boolean;
             /**
              * @description Time until the call's deadline, which includes its time in the queue; counted from `not_before` if that is set and lies ahead. The run's deadline if not set, and never later.
              * @example 1.5s
@@ -2250,7 +2323,7 @@ export interface components {
                 code?: string;
                 message?: string;
             } | null;
-            /** @description `resp_…`; followed by `_1`, `_2`, … if it continues another response. */
+            /** @description `resp_…`; followed by `_c…x…` if its calls were added to a run of others, and by `_1`, `_2`, … if it continues another response. */
             id: string;
             /** @description Returned unchanged, and passed to the tools. Names have 64 bytes at most and values 512; names that begin with `toolyard` are reserved. */
             metadata: {
@@ -2356,7 +2429,7 @@ export interface components {
             /** @description When the run expires; null if it has ended. */
             expires_at?: number | null;
             failed_at?: number | null;
-            /** @description `run_…`: the id of the run in the native API. */
+            /** @description `run_…`: the id of the run in the native API; followed by `_c…x…` if the calls were added to a run of others. */
             id: string;
             last_error: {
                 code?: string;
@@ -2924,13 +2997,17 @@ export interface components {
             /** @description The run's id: if the stream breaks, continue with it. */
             run_id?: string;
         };
-        /** @description A CreateRunRequest without its calls, and how the client follows the run. `run`, `floor_policy` and `on_disconnect` are as in the query of BatchToolCalls. */
+        /** @description A CreateRunRequest, and how the client follows the run. `run`, `floor_policy` and `on_disconnect` are as in the query of BatchToolCalls. */
         RunOptions: {
             /** @description Calls that the caller approves with this request, by the ids that it has; `_all` for every call. They need no decision later, and are recorded as approved by the caller, who needs the role `approve`. */
             approve?: string[];
-            /** @description Context for the tools of its calls, beside the arguments: a JSON object as text, at most 16 KiB of keys and values. A tool receives only the keys that it declares in `context_keys`. The model does not see it, and no response of this API contains it. It is stored with each call that needs it: all contexts, arguments and metadata of a request are at most 768 KiB. The key `TOOL_CALL_HISTORY` is reserved. Also applies to AppendCalls. */
+            /** @description Options of single calls: each names a call of the request by its `call_id`, without `tool` and `arguments`. */
+            calls?: components["schemas"]["NewCall"][];
+            /** @description Context for the tools of its calls, beside the arguments: a JSON object as text, at most 16 KiB of keys and values. A tool receives only the keys that it declares in `context_keys`. The model does not see it, and no response of this API contains it. It is stored with each call that needs it: all contexts, arguments and metadata of a request are at most 768 KiB. The keys `TOOL_CALL_HISTORY` and `TOOL_CALL_CONVERSATION` are reserved. Also applies to AppendCalls. */
             context?: string;
-            /** @description Execute its calls; true if not set. If false, no call of the run is executed here, appended calls included: each call is checked as usual and then waits for its client. */
+            /** @description The conversation to which the calls belong, oldest message first; at most 4 MiB as JSON. Only tools that declare the context key `TOOL_CALL_CONVERSATION` receive it, and without such a tool nothing of it is stored. If the last message is not the assistant's with its calls, a message with the calls of this request is added. No response of this API contains it. */
+            conversation?: components["schemas"]["ConversationMessage"][];
+            /** @description Execute its calls; true if not set. If false, no call of the run is executed here, appended calls included: each call is checked as usual and then waits for its client. `execute` of a call and `rules.client_tools` say it for some. */
             execute?: boolean;
             /** @description If a call fails or expires, cancel the others and end the run as FAILED. */
             fail_fast?: boolean;
@@ -2976,6 +3053,8 @@ export interface components {
              * @description At most this many calls of each tool in the run. Further calls fail with LIMIT_EXCEEDED; the others continue. No such limit if 0.
              */
             calls_max_of_tool?: number;
+            /** @description Calls of these tools are not executed here: each is checked as usual and then waits for its client. Calls under an alias or a facade count for its tool. At most 256 tools. */
+            client_tools?: string[];
             /** @description Whether calls of dangerous tools, those with the permission EXTERNAL, need an approval. */
             confirmation?: components["schemas"]["Confirmation"];
             /** @description The run's final status if a call fails or expires. */
@@ -3229,7 +3308,7 @@ export interface components {
             category?: string;
             /** @description Whether its calls may run concurrently with other calls of the run. If not set: PARALLEL if the permission is READ, else EXCLUSIVE. */
             concurrency?: components["schemas"]["ToolConcurrency"];
-            /** @description The keys of the run's and the call's context that its calls receive; at most 32, of 1 to 64 bytes each. Other keys are not passed to it, and the model sees none. `TOOL_CALL_HISTORY` requests the calls of the run that ended before. */
+            /** @description The keys of the run's and the call's context that its calls receive; at most 32, of 1 to 64 bytes each. Other keys are not passed to it, and the model sees none. `TOOL_CALL_HISTORY` requests the calls of the run that ended before, and `TOOL_CALL_CONVERSATION` the `conversation` of the request. */
             context_keys?: string[];
             /** @description It is never executed here: the client answers its calls. */
             definition_only?: boolean;
@@ -4379,7 +4458,9 @@ export interface operations {
             query?: {
                 /** @description Which call's output is shown. */
                 floor_policy?: components["schemas"]["FloorPolicy"];
-                /** @description `cancel`: cancel the run if the client disconnects before its output ends. Only for a client that accepts `text/event-stream`. */
+                /** @description The name of a floor policy that the deployment adds to its coordinators, in place of `floor_policy`. */
+                floor_policy_name?: string;
+                /** @description `cancel`: cancel the run if the client disconnects before its output ends. Only for a client that accepts `text/event-stream`. Ignored for a request with a `request_id`, because it may be repeated and then follows the same run. */
                 on_disconnect?: "cancel" | "continue";
             };
             header?: {
@@ -4794,6 +4875,8 @@ export interface operations {
                 after_sequence?: number;
                 /** @description Which call's output is shown. */
                 floor_policy?: components["schemas"]["FloorPolicy"];
+                /** @description The name of a floor policy that the deployment adds to its coordinators, in place of `floor_policy`. */
+                floor_policy_name?: string;
             };
             header?: {
                 /** @description Takes precedence over `after_sequence`: the number of the last event that the client has. */
@@ -5547,7 +5630,7 @@ export interface operations {
                 run?: string;
                 /** @description Which call's output is shown; INTERLEAVED if not set. For a client that accepts `text/event-stream` only. */
                 floor_policy?: "FLOOR_POLICY_ARRIVAL" | "FLOOR_POLICY_SUBMISSION" | "FLOOR_POLICY_INTERLEAVED";
-                /** @description `cancel`: cancel the calls if the client disconnects before the answer. */
+                /** @description `cancel`: cancel the calls if the client disconnects before the answer. Ignored for a request with an Idempotency-Key, because it may be repeated and then waits for the same run. Calls that are added to a run are cancelled nevertheless, because models give ids to all calls: a repeated request is then told that they were cancelled. */
                 on_disconnect?: "cancel" | "continue";
             };
             header?: {

@@ -87,6 +87,12 @@ test("a call that may not be done twice is not, when its worker is killed", asyn
   assert.equal((await turn).results[0]?.error?.kind, "CALL_ERROR_KIND_INTERRUPTED");
 });
 
+test("an error that passes leads to another attempt, with the same idempotency key", async (t) => {
+  await hosted(t);
+  const { results } = await yard.turn(toolUse(["a", "js_flaky", {}]));
+  assert.equal(results[0]?.text, '{"attempt":2,"keys":1}');
+});
+
 test("a cancel reaches the tool's signal, and is confirmed", async (t) => {
   await hosted(t);
   const note = file();

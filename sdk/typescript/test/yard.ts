@@ -12,8 +12,8 @@ import { after, type TestContext } from "node:test";
 import { fileURLToPath } from "node:url";
 import { type ClientOptions, Toolyard } from "toolyard/client";
 
-const CLI = fileURLToPath(new URL("../../dist/cli.js", import.meta.url));
-const TOOLS = fileURLToPath(new URL("./fixtures/tools.js", import.meta.url));
+export const CLI = fileURLToPath(new URL("../../dist/cli.js", import.meta.url));
+export const TOOLS = fileURLToPath(new URL("./fixtures/tools.js", import.meta.url));
 
 export const yard = new Toolyard();
 

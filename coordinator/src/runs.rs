@@ -351,6 +351,7 @@ impl Runs {
             self.check_room()?;
             let mut calls = calls.to_vec();
             let (asks, converses) = (self.asks(), calls.iter().any(|call| call.conversation.is_some()));
+            let mut stored = None;
             if asks || converses || !matches!(self.caller, Caller::Anyone) {
                 let run = self.known(id).await?.run;
                 self.caller.may_add_to(&run)?;
@@ -363,7 +364,10 @@ impl Runs {
                         Box::pin(self.resolve(&mut calls, scope.offer)).await;
                         Box::pin(self.ask(&mut calls, &scope, id)).await;
                     }
-                    Box::pin(self.converse_in(id, &mut calls, &scope)).await?;
+                    // A run that takes no calls refuses these below.
+                    if run.is_open() {
+                        stored = Box::pin(self.converse_in(id, &mut calls, &scope)).await?;
+                    }
                 }
             }
             let is_quick = calls.iter().all(|call| match custom.get(&call.tool) {
@@ -385,7 +389,15 @@ impl Runs {
                     },
                 }
             };
-            let run = self.command(id, append).await?;
+            let run = match self.command(id, append).await {
+                Ok(run) => run,
+                Err(error) => {
+                    if matches!(error, RequestError::Rejected(_)) {
+                        Box::pin(self.remove_conversation(stored)).await;
+                    }
+                    return Err(error);
+                }
+            };
             let is_ours = |id: &CallId| calls.iter().any(|call| call.id.as_ref() == Some(id));
             let approved = self.approve(id, approved::waiting(&run).filter(is_ours), approved).await?;
             Ok(approved.unwrap_or(run))

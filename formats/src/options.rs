@@ -2,6 +2,7 @@
 //! JSON form of a `CreateRunRequest`, whose calls have ids and options alone, and has three members of its own.
 
 use proto::{json, v1};
+use run::limit::CALLS_PER_RUN_MAX;
 use serde_json::value::RawValue;
 
 use crate::openai::InputError;
@@ -166,6 +167,10 @@ impl Options {
 
 /// Options of calls name their calls by ids; tools and arguments are those of the request.
 fn check_calls(calls: &[v1::NewCall]) -> Result<(), InputError> {
+    if calls.len() > CALLS_PER_RUN_MAX {
+        let message = format!("has the options of {} calls; a run has at most {CALLS_PER_RUN_MAX}", calls.len());
+        return Err(InputError::invalid(format!("/{MEMBER}/calls"), message));
+    }
     for (index, call) in calls.iter().enumerate() {
         let wrong =
             |name: &str, message: &str| Err(InputError::invalid(format!("/{MEMBER}/calls/{index}/{name}"), message));

@@ -211,7 +211,9 @@ async fn a_facade_is_shown_as_its_name_or_its_tool_says_and_cites_what_it_found(
     let calls = ["web_search", "ask_the_files"].map(
         |name| json!({ "type": "function_call", "call_id": name, "name": name, "arguments": "{\"query\":\"moon\"}" }),
     );
-    let response = yard.http().post("/v1/responses", &json!({ "input": calls })).await.json();
+    // One after another: otherwise whichever ends first is shown first.
+    let request = json!({ "input": calls, "parallel_tool_calls": false });
+    let response = yard.http().post("/v1/responses", &request).await.json();
     let output = response["output"].as_array().expect("items");
     let types: Vec<&str> = output.iter().filter_map(|item| item["type"].as_str()).collect();
     assert_eq!(types, ["web_search_call", "file_search_call", "message"], "{response}");

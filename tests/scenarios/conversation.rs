@@ -122,8 +122,34 @@ async fn a_large_conversation_is_stored_once_beside_the_log_and_only_if_a_tool_r
     assert_eq!(objects(&yard).await - before, 1, "of {} bytes", large.len());
     assert_eq!(create(&yard.client, new.clone()).await.expect("it is known").id, run.id);
     assert_eq!(objects(&yard).await - before, 1);
+    // Earlier releases took requests without looking at their conversations.
     let other = v1::CreateRunRequest { conversation: vec![said(ConversationRole::User, "other")], ..new };
-    assert_eq!(reason(&create(&yard.client, other).await.expect_err("it is another one")), "REQUEST_ID_TAKEN");
+    assert_eq!(create(&yard.client, other).await.expect("it is the same request").id, run.id);
+}
+
+#[tokio::test]
+async fn a_conversation_that_has_no_room_in_a_context_reaches_calls_that_are_added_and_leaves_nothing_of_others() {
+    let yard = Yard::start(FIXTURE).await;
+    let _worker = yard.worker().await;
+    let opening = v1::CreateRunRequest { keep_open: true, ..request(Vec::new(), Vec::new()) };
+    let run = create(&yard.client, opening).await.expect("it is accepted");
+    let text = "x".repeat(20_000);
+    let append = v1::AppendCallsRequest {
+        run_id: run.id.clone(),
+        calls: vec![call("a", "converses", json!({}))],
+        conversation: vec![said(ConversationRole::User, &text)],
+        ..Default::default()
+    };
+    let runs = || yard.client.runs.clone();
+    runs().append_calls(append.clone()).await.expect("it takes more");
+    let stored = objects(&yard).await;
+    assert!(stored > 0);
+    assert_eq!(reason(&runs().append_calls(append.clone()).await.expect_err("it is there")), "DUPLICATE_CALL_ID");
+    runs().close_run(v1::CloseRunRequest { run_id: run.id.clone() }).await.expect("it closes");
+    assert_eq!(results(&run).await[0]["messages"][0]["text"], json!(text));
+    let late = v1::AppendCallsRequest { calls: vec![call("b", "converses", json!({}))], ..append };
+    assert_eq!(reason(&runs().append_calls(late).await.expect_err("it has ended")), "RUN_ENDED");
+    assert_eq!(objects(&yard).await, stored, "nothing is left of calls that were not added");
 }
 
 #[tokio::test]

@@ -146,6 +146,25 @@ async fn what_a_shared_run_cannot_have_is_refused_and_nothing_is_added() {
 }
 
 #[tokio::test]
+async fn options_of_a_call_whose_id_the_request_does_not_have_are_refused_and_nothing_is_added() {
+    let yard = Yard::start(FIXTURE).await;
+    let _worker = yard.worker().await;
+    let http = yard.http();
+    let run = open_run(http).await;
+    // Google's form: its calls have no ids, and those of a shared run are random.
+    let turn = json!({ "role": "model", "parts": [{ "functionCall": { "name": "echo", "args": { "text": "hi" } } }] });
+    let options = json!({ "run": run, "calls": [{ "call_id": "call_0", "execute": false }] });
+    let refused = http.post("/v1/tool_calls:batch", &json!({ "turn": turn, "toolyard": options })).await;
+    assert_eq!(refused.status, 400, "{refused:?}");
+    assert!(refused.json().to_string().contains("/toolyard/calls/0/call_id"), "{refused:?}");
+    assert_eq!(http.get(&format!("/v1/runs/{run}")).await.json()["run"]["calls"], json!([]));
+    // A thread that is no object is none.
+    let calls = json!([{ "id": "a", "type": "function", "function": { "name": "echo", "arguments": "{}" } }]);
+    let thread = http.post("/v1/threads/runs", &json!({ "tool_calls": calls, "thread": "t1" })).await;
+    assert_eq!(thread.status, 200, "{thread:?}");
+}
+
+#[tokio::test]
 async fn a_run_of_the_assistants_api_is_the_calls_of_its_request_in_a_shared_run() {
     let yard = Yard::start(FIXTURE).await;
     let _worker = yard.worker().await;

@@ -55,7 +55,8 @@ impl Conversation {
             sha256,
             preview: String::new(),
         };
-        Ok(Self { is_inline: size * calls <= CONVERSATION_INLINE_BYTES_MAX, json, object })
+        let fits = TOOL_CALL_CONVERSATION.len() + size <= CONTEXT_BYTES_MAX;
+        Ok(Self { is_inline: fits && size * calls <= CONVERSATION_INLINE_BYTES_MAX, json, object })
     }
 
     pub(crate) fn json(&self) -> &Bytes {

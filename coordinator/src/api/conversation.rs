@@ -1,5 +1,6 @@
 //! Reads the conversation of a request for its calls.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 
 use proto::conversation::{self, Message, MessageCall, MessageRole};
@@ -34,8 +35,8 @@ pub(super) fn give(
 fn has_open_calls(messages: &[Message]) -> bool {
     let Some(last) = messages.iter().rposition(|message| message.role != MessageRole::Tool) else { return false };
     let (message, results) = (&messages[last], messages[last + 1..].iter().flat_map(|message| &message.results));
-    let answered: Vec<&str> = results.map(|result| result.call_id.as_str()).collect();
-    let is_open = |call: &MessageCall| ![&call.call_id, &call.tool].iter().any(|id| answered.contains(&id.as_str()));
+    let answered: HashSet<&str> = results.map(|result| result.call_id.as_str()).collect();
+    let is_open = |call: &MessageCall| ![&call.call_id, &call.tool].iter().any(|id| answered.contains(id.as_str()));
     message.role == MessageRole::Assistant && message.calls.iter().any(is_open)
 }
 

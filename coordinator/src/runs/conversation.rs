@@ -5,7 +5,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use futures::stream;
 use proto::conversation::TOOL_CALL_CONVERSATION;
-use run::{Event, RunId};
+use run::{Event, ObjectId, RunId};
 
 use super::Runs;
 use crate::admission::accept::{Offer, RequestedCall, Scope};
@@ -15,14 +15,14 @@ use crate::fleet::registry::Entry;
 use crate::objects::take;
 
 impl Runs {
-    /// Stores it for the calls of a new run that are to open it. A run that is not opened then leaves an object
-    /// without references, which expires with its age.
+    /// Stores it for the calls of a new run that are to open it. Returns the object that was stored. Unless it is
+    /// removed, a run that is not opened then leaves it without references, until it expires with its age.
     pub(super) async fn store_conversation(
         &self,
         conversation: &Conversation,
         run: RunId,
         events: &mut [Event],
-    ) -> Result<(), RequestError> {
+    ) -> Result<Option<ObjectId>, RequestError> {
         let conversation = conversation.in_run(run);
         let mut has_any = false;
         for event in events {
@@ -30,30 +30,45 @@ impl Runs {
                 has_any |= conversation.place(&mut opened.calls);
             }
         }
-        if has_any { self.put(&conversation).await } else { Ok(()) }
+        if !has_any {
+            return Ok(None);
+        }
+        self.put(&conversation).await?;
+        Ok(Some(conversation.object_id().clone()))
     }
 
     /// Prepares it for calls that are added to a run: stores it if a tool of theirs requests it and it is large.
+    /// Returns the object that was stored, which nothing refers to unless the calls are added.
     pub(super) async fn converse_in(
         &self,
         run: RunId,
         calls: &mut [RequestedCall],
         scope: &Scope<'_>,
-    ) -> Result<(), RequestError> {
-        let Some(conversation) = calls.first().and_then(|call| call.conversation.clone()) else { return Ok(()) };
+    ) -> Result<Option<ObjectId>, RequestError> {
+        let Some(conversation) = calls.first().and_then(|call| call.conversation.clone()) else { return Ok(None) };
+        let mut stored = None;
         let conversation = if calls.iter().any(|call| requests(call, &scope.offer)) {
             let conversation = conversation.in_run(run);
             // A context may leave no room for a small one.
             let has_context = !scope.context.is_empty() || calls.iter().any(|call| !call.context.is_empty());
             if !conversation.is_inline() || has_context {
                 self.put(&conversation).await?;
+                stored = Some(conversation.object_id().clone());
             }
             Some(Arc::new(conversation))
         } else {
             None
         };
         calls.iter_mut().for_each(|call| call.conversation.clone_from(&conversation));
-        Ok(())
+        Ok(stored)
+    }
+
+    /// Removes the object of a conversation whose calls were certainly not stored.
+    pub(super) async fn remove_conversation(&self, stored: Option<ObjectId>) {
+        let Some(id) = stored else { return };
+        if let Err(error) = self.objects.remove(&id).await {
+            tracing::warn!(%error, "removing a conversation that no call refers to failed; it expires with its age");
+        }
     }
 
     async fn put(&self, conversation: &Conversation) -> Result<(), RequestError> {

@@ -198,11 +198,14 @@ impl Runs {
         feed_reader: Option<&mut Reader>,
     ) -> Result<Option<u64>, RequestError> {
         let id = new.id;
-        if let Some(conversation) = new.conversation.clone() {
-            let stored = Box::pin(self.store_conversation(&conversation, id, &mut new.events)).await;
-            if let Err(error) = stored {
-                Box::pin(self.give_back(new)).await;
-                return Err(error);
+        let mut conversation = None;
+        if let Some(given) = new.conversation.clone() {
+            match Box::pin(self.store_conversation(&given, id, &mut new.events)).await {
+                Ok(stored) => conversation = stored,
+                Err(error) => {
+                    Box::pin(self.give_back(new)).await;
+                    return Err(error);
+                }
             }
         }
         if let Some(asking) = asking {
@@ -224,6 +227,9 @@ impl Runs {
             Err(error) => error,
         };
         noted.refused();
+        if matches!(error, AppendError::Full { is_certain: true } | AppendError::TooLarge) {
+            Box::pin(self.remove_conversation(conversation)).await;
+        }
         match (&error, &mut new.claim) {
             (AppendError::Conflict, Some(claim)) => {
                 claim.found = Box::pin(self.look(&claim.key, claim.digest, true)).await?;

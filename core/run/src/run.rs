@@ -196,6 +196,12 @@ impl Run {
         self.open
     }
 
+    /// A call that failed or expired makes the run fail.
+    #[must_use]
+    pub fn fails_with_a_call(&self) -> bool {
+        self.fail_fast || self.rules.fails_with_call
+    }
+
     /// No call of it is executed here.
     #[must_use]
     pub fn is_client_only(&self) -> bool {

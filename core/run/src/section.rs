@@ -60,7 +60,8 @@ impl Section {
 }
 
 impl Run {
-    /// The status that a run of these calls alone would have.
+    /// The status of these calls: as that of a run that has no others. They are cancelled or expired if all of them
+    /// are, because it is not known why a single one was.
     #[must_use]
     pub fn status_of(&self, calls: Range<u16>) -> RunStatus {
         if self.calls().len() < usize::from(calls.end) {
@@ -80,10 +81,15 @@ impl Run {
             all_ended(|it| matches!(it, Outcome::Expired(_))),
         ) {
             (true, _) => RunStatus::Cancelled,
+            (false, _) if self.fails_with_a_call() && own().any(has_failed) => RunStatus::Failed,
             (false, true) => RunStatus::Expired,
             (false, false) => RunStatus::Completed,
         }
     }
+}
+
+fn has_failed(call: &Call) -> bool {
+    matches!(call.outcome(), Some(Outcome::Failed(_) | Outcome::Expired(_)))
 }
 
 fn waits(call: &Call) -> bool {

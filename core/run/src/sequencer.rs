@@ -335,7 +335,8 @@ impl Sequencer {
     }
 
     fn next_speaker(&self, choose: ChooseSpeaker) -> Option<CallIndex> {
-        let call = choose(&self.voices)?;
+        // A policy that panics chooses nobody: it must not make a run unreadable.
+        let call = std::panic::catch_unwind(|| choose(&self.voices)).ok().flatten()?;
         self.voices.get(call.as_usize()).filter(|voice| !voice.waiting.is_empty()).map(|_| call)
     }
 

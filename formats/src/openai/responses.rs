@@ -26,6 +26,7 @@ pub(crate) use input::metadata;
 pub use input::{Asked, Opened};
 pub(crate) use message::{ForUser, for_user};
 pub use part::Event;
+pub(crate) use results::ANNOTATIONS_MAX;
 pub use stream::Stream;
 
 /// The prefix of events that the API does not document. A client only receives them if it requests them.

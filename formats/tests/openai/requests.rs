@@ -257,7 +257,10 @@ fn near() -> impl Strategy<Value = Value> {
 proptest! {
     #[test]
     fn nothing_that_is_sent_makes_a_face_panic(input in near(), tools in near(), previous in any::<bool>(), bytes in any::<Vec<u8>>()) {
-        let mut body = json!({ "input": input, "tools": tools, "tool_calls": input, "tool_outputs": input });
+        let mut body = json!({
+            "input": input, "tools": tools, "tool_calls": input, "tool_outputs": input, "thread": tools,
+            "additional_messages": input,
+        });
         if previous {
             body["previous_response_id"] = format!("resp_{RUN}").into();
         }

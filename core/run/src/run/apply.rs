@@ -38,8 +38,7 @@ impl Run {
     /// The run stays open until its owner closes it, because calls that are appended meanwhile are stored and must end
     /// too.
     fn fail_if_asked_to(&mut self, at: Timestamp, turns: &[CallIndex], heard: &mut Vec<Fact>) {
-        let may_fail = self.fail_fast || self.rules.fails_with_call;
-        if !may_fail || self.cancel_requested || self.expired || self.status.is_final() {
+        if !self.fails_with_a_call() || self.cancel_requested || self.expired || self.status.is_final() {
             return;
         }
         let failed = self

@@ -101,7 +101,8 @@ impl Asked {
 /// The messages that the request gives to its thread. Nothing is stored for a thread, so there are no others.
 fn conversation(body: &Body<'_>) -> Result<Vec<v1::ConversationMessage>, InputError> {
     let mut all = Vec::new();
-    let of_thread = body.value("thread")?["messages"].take();
+    let mut thread = body.value("thread")?;
+    let of_thread = thread.get_mut("messages").map(serde_json::Value::take).unwrap_or_default();
     for (at, messages) in
         [("/thread/messages", of_thread), ("/additional_messages", body.value("additional_messages")?)]
     {

@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use super::stream::Stream;
 use crate::openai::NAME;
 use crate::openai::calls::span;
-use crate::openai::responses::{ForUser, for_user};
+use crate::openai::responses::{ANNOTATIONS_MAX, ForUser, for_user};
 
 impl Stream {
     /// Emits the result of a call as a message.
@@ -64,7 +64,7 @@ fn annotations(citations: &[v1::Citation], text: &str) -> Vec<Value> {
         Some(json!({ "type": "file_citation", "text": cited, "start_index": start, "end_index": end,
             "file_citation": { "file_id": id } }))
     };
-    citations.iter().filter_map(of_file).collect()
+    citations.iter().filter_map(of_file).take(ANNOTATIONS_MAX).collect()
 }
 
 fn content(ForUser { text, image, citations }: ForUser) -> Value {

@@ -13,7 +13,7 @@ use crate::heard::Heard;
 use crate::openai::calls::{Failure, parts};
 
 /// Annotations of one text: a search finds far fewer pages.
-const ANNOTATIONS_MAX: usize = 256;
+pub(crate) const ANNOTATIONS_MAX: usize = 256;
 
 /// The item of an executed call after its end. `said` is the output that its tool streamed.
 pub(super) fn ended(

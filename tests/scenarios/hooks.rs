@@ -231,7 +231,7 @@ async fn a_hook_that_fails_after_an_execution_withholds_what_it_gave_and_says_no
         ("garbles", CallErrorKind::HookFailed, "hook garbles failed: its answer is not one"),
         ("misplaces", CallErrorKind::HookFailed, "modify, which cannot be done now"),
         ("swells", CallErrorKind::ResultTooLarge, "the result is 300000 bytes"),
-        ("labels", CallErrorKind::ResultTooLarge, "a media type of the result is 2000000 bytes"),
+        ("labels", CallErrorKind::ResultTooLarge, "is 2000000 bytes, at most 1024 are kept"),
         ("bloats", CallErrorKind::HookFailed, "a hook changed the arguments to 300011 bytes"),
     ];
     for (id, expected, why) in table {

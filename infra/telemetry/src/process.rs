@@ -3,11 +3,14 @@
 use std::fmt::Write as _;
 
 use opentelemetry::metrics::{AsyncInstrument, Meter};
+#[cfg(target_os = "linux")]
 use opentelemetry_semantic_conventions::metric::{
     PROCESS_CPU_TIME, PROCESS_MEMORY_USAGE, PROCESS_MEMORY_VIRTUAL, PROCESS_THREAD_COUNT,
     PROCESS_UNIX_FILE_DESCRIPTOR_COUNT,
 };
+#[cfg(target_os = "linux")]
 use procfs::process::{LimitValue, Process};
+#[cfg(target_os = "linux")]
 use procfs::{Current as _, Uptime, WithCurrentSystemInfo as _};
 
 use crate::metrics::{Family, Format, Gauge, Metric, publish};
@@ -71,6 +74,13 @@ fn observe(observer: &dyn AsyncInstrument<f64>, value: Option<f64>) {
     }
 }
 
+/// Other systems than Linux have no procfs.
+#[cfg(not(target_os = "linux"))]
+fn taken() -> Vec<Taken> {
+    Vec::new()
+}
+
+#[cfg(target_os = "linux")]
 fn taken() -> Vec<Taken> {
     let mut all = Vec::new();
     let Ok(process) = Process::myself() else { return all };

@@ -8,10 +8,11 @@ import socket
 import urllib.request
 from pathlib import Path
 
+import pytest
 from conftest import Host, Yard, texts, turn
 
 import toolyard
-from toolyard import CallEnded, Other, Output, Withdrawn
+from toolyard import CallEnded, Other, Output, Withdrawn, cli
 
 APP = """
     import asyncio, os, pathlib, time
@@ -234,3 +235,10 @@ def test_what_cannot_be_run_is_told_with_what_to_do(yard: Yard, tmp_path: Path) 
     code, error = told("run", "noapp:other", "--nats-url", "nats://127.0.0.1:1")
     assert (code, "cannot reach the broker at nats://127.0.0.1:1" in error) == (1, True)
     assert callable(main)
+
+
+def test_the_variables_of_a_worker_are_the_defaults_of_its_options(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in (("TOOLYARD_POOL", "web"), ("TOOLYARD_SLOTS", "3"), ("TOOLYARD_DRAIN", "4.5")):
+        monkeypatch.setenv(name, value)
+    arguments = cli._parser().parse_args(["run", "files:app", "--drain", "7"])
+    assert (arguments.pool, arguments.slots, arguments.drain) == ("web", 3, 7)

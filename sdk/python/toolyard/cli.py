@@ -60,12 +60,17 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(dest="command", required=True)
     run = commands.add_parser("run", help="serve the calls of an app's tools until SIGTERM or SIGINT")
     run.add_argument("app", metavar="MODULE:APP")
-    run.add_argument("--pool", help="the queue that it serves (default: the app's)")
+    environment = os.environ.get
+    pool = environment("TOOLYARD_POOL")
+    run.add_argument("--pool", default=pool, help="the queue that it serves (default: the app's) [env: TOOLYARD_POOL]")
     run.add_argument("--nats-url", metavar="URL", help="the broker's address [env: TOOLYARD_NATS_URL]")
     run.add_argument("--nats-nkey", dest="nkey", metavar="FILE", help="the pool's key [env: TOOLYARD_NATS_NKEY]")
     run.add_argument("--nats-ca", dest="ca", metavar="FILE", help="the broker's authorities [env: TOOLYARD_NATS_CA]")
-    run.add_argument("--slots", type=int, default=16, help="calls that it executes at once (default: 16)")
-    run.add_argument("--drain", type=float, default=120, metavar="SECONDS", help="time for running calls at the end")
+    slots, drain = environment("TOOLYARD_SLOTS", "16"), environment("TOOLYARD_DRAIN", "120")
+    run.add_argument("--slots", type=int, default=slots, help="calls that it executes at once [env: TOOLYARD_SLOTS]")
+    run.add_argument(
+        "--drain", type=float, default=drain, metavar="SECONDS", help="time of running calls [env: TOOLYARD_DRAIN]"
+    )
     run.add_argument("--admin-listen", dest="admin", metavar="ADDR", help="the admin port [env: TOOLYARD_ADMIN_LISTEN]")
     run.add_argument("--hooks", metavar="FILE", help="hooks that decide about results [env: TOOLYARD_HOOKS]")
     run.add_argument("--reload", action="store_true", help="start again after each change of a Python file here")

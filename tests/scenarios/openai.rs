@@ -266,15 +266,21 @@ async fn a_stream_of_interleaved_items_is_resumed_by_its_own_numbers() {
 }
 
 #[tokio::test]
-async fn a_tool_without_output_of_its_own_is_seen_while_it_runs_if_items_may_be_interleaved() {
+async fn a_tool_without_output_of_its_own_is_seen_while_it_runs() {
     let yard = Yard::start(FIXTURE).await;
     let _worker = yard.worker().await;
+    for path in ["/v1/responses", "/v1/responses?items=interleaved"] {
+        is_seen_while_it_runs(&yard, path).await;
+    }
+}
+
+async fn is_seen_while_it_runs(yard: &Yard, path: &str) {
     let folder = tempfile::tempdir().expect("a folder");
     let gate = folder.path().join("gate");
     let arguments = json!({ "path": gate }).to_string();
     let item = json!({ "type": "function_call", "call_id": "silent", "name": "waits", "arguments": arguments });
     let body = json!({ "input": [item], "stream": true }).to_string();
-    let mut stream = yard.http().begin(Method::POST, "/v1/responses?items=interleaved", &JSON, body).await;
+    let mut stream = yard.http().begin(Method::POST, path, &JSON, body).await;
     let named = |bytes: &[u8], name: &str| {
         let name = format!("response.{name}");
         events(bytes).iter().any(|event| event.name.as_deref() == Some(&name) && event.data.contains("waits"))

@@ -32,6 +32,7 @@ pub struct Run {
     expired: bool,
     pub(crate) fail_fast: bool,
     client_only: bool,
+    kept_open: bool,
     /// A call of it has asked a question.
     pub(crate) has_questions: bool,
     /// A call failed or expired, and the run fails with it.
@@ -156,6 +157,7 @@ impl Run {
             expired: false,
             fail_fast: false,
             client_only: false,
+            kept_open: false,
             has_questions: false,
             failed: false,
             will_fail: false,
@@ -194,6 +196,12 @@ impl Run {
     #[must_use]
     pub fn is_open(&self) -> bool {
         self.open
+    }
+
+    /// Calls could be added to it when it was opened, which does not change when it is closed.
+    #[must_use]
+    pub fn is_kept_open(&self) -> bool {
+        self.kept_open
     }
 
     /// A call that failed or expired makes the run fail.

@@ -69,6 +69,7 @@ impl Run {
         self.open = opened.open;
         self.fail_fast = opened.fail_fast;
         self.client_only = opened.client_only;
+        self.kept_open = opened.open;
         self.tenant.clone_from(&opened.tenant);
         self.caller.clone_from(&opened.caller);
         self.roles = opened.roles;

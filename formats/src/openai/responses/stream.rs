@@ -131,6 +131,7 @@ impl Stream {
             part.end(standing, at, ours);
         } else if self.items == Items::Interleaved || !part.has_open() {
             self.tell_pending(&mut part);
+            self.open_last(run, &mut part);
         }
         let mut events = Vec::new();
         part.take_events(&mut events);
@@ -287,6 +288,21 @@ impl Stream {
             | Carrier::LocalShell
             | Carrier::ClientShell
             | Carrier::ApplyPatch => {}
+        }
+    }
+
+    /// Emits the beginning of the last executed call when it starts: no other one can get the floor before it, so it is
+    /// seen while it runs, even if it has no output.
+    fn open_last(&mut self, run: &Run, part: &mut Part) {
+        if self.items == Items::Interleaved || self.share.is_some() || run.is_kept_open() || part.has_open() {
+            return;
+        }
+        let calls = self.calls.all.iter().enumerate();
+        let mut open = calls.filter(|(_, call)| call.place != Place::Client && call.stage != Stage::Ended);
+        let (Some((last, call)), None) = (open.next(), open.next()) else { return };
+        let has_started = self.places.get(last).is_some_and(|places| places.started && places.call.is_none());
+        if has_started && call.stage == Stage::Accepted {
+            self.open(last, part);
         }
     }
 

@@ -1,0 +1,80 @@
+"""LangGraph: a message's calls are one run; approvals and questions are interrupts."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import Yard
+
+import toolyard
+
+pytest.importorskip("langchain", reason="LangChain is not installed: sdk/python/run adapters installs it")
+pytest.importorskip("langgraph", reason="LangGraph is not installed: sdk/python/run adapters installs it")
+
+from langchain_core.messages import AIMessage, ToolCall
+from langgraph.checkpoint.memory import InMemorySaver
+from langgraph.graph import START, MessagesState, StateGraph
+from langgraph.types import Command
+
+from toolyard.adapters.langgraph import Fleet
+
+
+def asked(*calls: tuple[str, dict[str, Any]]) -> AIMessage:
+    listed = [ToolCall(name=name, args=args, id=f"c{index}") for index, (name, args) in enumerate(calls)]
+    return AIMessage("", tool_calls=listed)
+
+
+def graph(fleet: Fleet, saver: InMemorySaver) -> Any:
+    built = StateGraph(MessagesState)
+    built.add_node("tools", fleet.node)
+    built.add_edge(START, "tools")
+    return built.compile(checkpointer=saver)
+
+
+def said(state: dict[str, Any]) -> list[tuple[str, str]]:
+    return [(message.status, message.content) for message in state["messages"][1:]]
+
+
+CONFIG = {"configurable": {"thread_id": "one"}}
+TRIP = (("forecast", {"city": "Rome"}), ("forecast", {"city": "Atlantis"}), ("book", {"city": "Rome"}))
+
+
+def test_the_example_prints_what_the_docs_say(example: Any) -> None:
+    pytest.importorskip("langchain_openai")
+    assert example("langgraph_desk.py").splitlines() == [
+        "approve book(Rome)",
+        "forecast: success: Rome: sunny",
+        "forecast: error: Error: there is no city Atlantis",
+        "book: success: a seat to Rome is booked",
+        "You fly to Rome.",
+    ]
+
+
+def test_a_resumed_graph_of_another_process_finds_its_run(desk: toolyard.Client, yard: Yard) -> None:
+    saver = InMemorySaver()
+    first = graph(Fleet(desk, pool="desk"), saver)
+    stopped = first.invoke({"messages": [asked(*TRIP)]}, CONFIG)
+    [waiting] = stopped["__interrupt__"]
+    assert waiting.value["action_requests"][0]["args"] == {"city": "Rome"}
+    # Another client and another graph, with the same checkpoints.
+    second = graph(Fleet(toolyard.Client(yard.url), pool="desk"), saver)
+    state = second.invoke(Command(resume={"decisions": [{"type": "approve"}]}), CONFIG)
+    assert said(state) == [
+        ("success", "Rome: sunny"),
+        ("error", "Error: there is no city Atlantis"),
+        ("success", "a seat to Rome is booked"),
+    ]
+
+
+def test_a_rejection_and_an_edit_reach_the_model(desk: toolyard.Client) -> None:
+    running = graph(Fleet(desk, pool="desk"), InMemorySaver())
+    running.invoke({"messages": [asked(("book", {"city": "Rome"}), ("book", {"city": "Oslo"}))]}, CONFIG)
+    edit = {"type": "edit", "edited_action": {"name": "book", "args": {"city": "Turin"}}}
+    decisions = [edit, {"type": "reject", "message": "too cold"}]
+    state = running.invoke(Command(resume={"decisions": decisions}), CONFIG)
+    first, second = said(state)
+    assert first == ("success", "a seat to Turin is booked")
+    assert second[0] == "error"
+    assert "too cold" in second[1]

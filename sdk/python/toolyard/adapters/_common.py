@@ -5,10 +5,15 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
-from ..client import AsyncClient, Client, TurnResult
-from ..content import to_json
+from .. import AsyncClient, Client, NeedsApproval, TurnResult
+
+if TYPE_CHECKING:
+    from .._options import TurnOptions
+
+#: The id, the name and the arguments of a call, as values or as JSON.
+Call: TypeAlias = "tuple[str, str, Any]"
 
 
 @dataclass(frozen=True)
@@ -51,11 +56,11 @@ def _paired(tools: Sequence[Mapping[str, Any]], exported: Sequence[Mapping[str, 
     ]
 
 
-def message(calls: Iterable[tuple[str, str, Any]]) -> dict[str, Any]:
-    """Calls as a message of Chat Completions: the id, the name and the arguments of each, as values or as JSON."""
+def message(calls: Iterable[Call]) -> dict[str, Any]:
+    """Calls as a message of Chat Completions."""
 
     def text(arguments: Any) -> str:
-        return arguments if isinstance(arguments, str) else to_json(arguments or {})
+        return arguments if isinstance(arguments, str) else json.dumps(arguments or {})
 
     return {
         "role": "assistant",
@@ -76,3 +81,20 @@ def answers(result: TurnResult) -> dict[str, Answer]:
             text = content if isinstance(content, str) else json.dumps(content)
             found[it["tool_call_id"]] = Answer(text, it["tool_call_id"] not in completed)
     return found
+
+
+async def execute(client: AsyncClient, calls: Sequence[Call], options: TurnOptions) -> dict[str, Answer]:
+    """Has calls executed as one run.
+
+    What still waits for somebody then, although the framework did not ask, is refused: it has no way to ask now.
+    """
+    turn = client.turn(message(calls), **{**options, "form": "openai-chat"})
+    while (result := await turn).open:
+        for event in result.open:
+            if isinstance(event, NeedsApproval):
+                await event.reject("nobody can approve this call here")
+            elif event.asked_by is None:
+                await event.fail("nobody can answer this call here")
+            else:
+                await event.decline()
+    return answers(result)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import Yard
+from conftest import Worker, Yard
 
 import toolyard
 
@@ -22,7 +24,9 @@ from toolyard.adapters.langgraph import Fleet
 
 
 def asked(*calls: tuple[str, dict[str, Any]]) -> AIMessage:
-    listed = [ToolCall(name=name, args=args, id=f"c{index}") for index, (name, args) in enumerate(calls)]
+    listed = [
+        ToolCall(name=name, args=args, id=f"c{index}", type="tool_call") for index, (name, args) in enumerate(calls)
+    ]
     return AIMessage("", tool_calls=listed)
 
 
@@ -78,3 +82,55 @@ def test_a_rejection_and_an_edit_reach_the_model(desk: toolyard.Client) -> None:
     assert first == ("success", "a seat to Turin is booked")
     assert second[0] == "error"
     assert "too cold" in second[1]
+
+
+def test_an_async_graph_is_interrupted_and_resumed(desk: toolyard.Client) -> None:
+    async def run() -> Any:
+        running = graph(Fleet(desk, pool="desk"), InMemorySaver())
+        await running.ainvoke({"messages": [asked(("book", {"city": "Rome"}))]}, CONFIG)
+        return await running.ainvoke(Command(resume={"decisions": [{"type": "approve"}]}), CONFIG)
+
+    assert said(asyncio.run(run())) == [("success", "a seat to Rome is booked")]
+
+
+@pytest.fixture
+def counter(yard: Yard, tmp_path: Path) -> Iterator[Path]:
+    """A tool that needs an approval, asks when it runs, and notes each execution."""
+    (tmp_path / "app.py").write_text(
+        f"""
+from toolyard import App, Context
+app = App("counter")
+
+@app.tool(needs_approval=True)
+async def count(ctx: Context) -> str:
+    "Counts."
+    with open({str(tmp_path / "ran")!r}, "a") as file:
+        file.write("x")
+    return repr(await ctx.ask("Which colour?", options=["red", "blue"]))
+"""
+    )
+    worker = Worker(tmp_path, yard.nats_url)
+    yield tmp_path / "ran"
+    worker.kill()
+
+
+def test_each_interrupt_of_a_run_gets_its_own_decision_and_the_call_runs_once(
+    counter: Path, desk: toolyard.Client, yard: Yard
+) -> None:
+    saver = InMemorySaver()
+    first = graph(Fleet(desk, pool="counter"), saver)
+    first.invoke({"messages": [asked(("count", {}))]}, CONFIG)
+    stopped = first.invoke(Command(resume={"decisions": [{"type": "approve"}]}), CONFIG)
+    assert stopped["__interrupt__"][0].value["action_requests"][0]["description"] == "Which colour?"
+    second = graph(Fleet(toolyard.Client(yard.url), pool="counter"), saver)
+    state = second.invoke(Command(resume={"decisions": [{"type": "respond", "message": "red"}]}), CONFIG)
+    [(status, text)] = said(state)
+    assert (status, "red" in text) == ("success", True)
+    assert counter.read_text() == "x"
+
+
+def test_a_decision_too_few_is_an_error_and_changes_nothing(desk: toolyard.Client) -> None:
+    running = graph(Fleet(desk, pool="desk"), InMemorySaver())
+    running.invoke({"messages": [asked(("book", {"city": "Rome"}))]}, CONFIG)
+    with pytest.raises(ValueError, match="1 calls wait, and there are 0 decisions"):
+        running.invoke(Command(resume={"decisions": []}), CONFIG)

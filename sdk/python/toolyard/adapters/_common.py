@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from .. import AsyncClient, Client, NeedsApproval, TurnResult
+from .. import AsyncClient, AsyncTurn, Client, NeedsAnswer, NeedsApproval, TurnResult
 
 if TYPE_CHECKING:
     from .._options import TurnOptions
@@ -84,17 +84,24 @@ def answers(result: TurnResult) -> dict[str, Answer]:
 
 
 async def execute(client: AsyncClient, calls: Sequence[Call], options: TurnOptions) -> dict[str, Answer]:
-    """Has calls executed as one run.
+    """Has calls executed as one run."""
+    in_form: TurnOptions = {**options, "form": "openai-chat"}
+    return answers(await settled(client.turn(message(calls), **in_form)))
 
-    What still waits for somebody then, although the framework did not ask, is refused: it has no way to ask now.
+
+async def settled(turn: AsyncTurn) -> TurnResult:
+    """The result of a turn with all its answers.
+
+    What waits for somebody, although the framework did not ask, is refused: it has no way to ask any more.
     """
-    turn = client.turn(message(calls), **{**options, "form": "openai-chat"})
     while (result := await turn).open:
         for event in result.open:
-            if isinstance(event, NeedsApproval):
-                await event.reject("nobody can approve this call here")
-            elif event.asked_by is None:
-                await event.fail("nobody can answer this call here")
-            else:
-                await event.decline()
-    return answers(result)
+            await refuse(event)
+    return result
+
+
+def refuse(event: NeedsApproval | NeedsAnswer) -> Any:
+    """Refuses what nobody can decide or answer. Awaited with an async client."""
+    if isinstance(event, NeedsApproval):
+        return event.reject("nobody can approve this call here")
+    return event.fail("nobody can answer this call here") if event.asked_by is None else event.decline()

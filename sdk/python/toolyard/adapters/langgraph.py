@@ -34,11 +34,9 @@ from langgraph.config import get_config
 from langgraph.types import interrupt
 
 from .. import CallEnded, Client, Event, NeedsAnswer, NeedsApproval, Other, RequestError
-from ._common import Definition, answers, definitions, message
+from ._common import Call, Definition, answers, definitions, message
 
 if TYPE_CHECKING:
-    from typing_extensions import Unpack
-
     from .._options import TurnOptions
 
 __all__ = ["Fleet"]
@@ -71,11 +69,12 @@ class Fleet:
         self, asked: AIMessage, config: RunnableConfig, only: Callable[[str], bool] = lambda name: True
     ) -> list[ToolMessage]:
         """Has the calls of a message executed."""
-        calls = [(str(it["id"]), it["name"], it["args"]) for it in asked.tool_calls if only(it["name"])]
+        calls: list[Call] = [(str(it["id"]), it["name"], it["args"]) for it in asked.tool_calls if only(it["name"])]
         calls += [(str(it["id"]), str(it["name"]), it["args"] or "") for it in asked.invalid_tool_calls]
         if not calls:
             return []
-        turn = self._client.turn(message(calls), **{**self._options, "key": _key(asked, calls, config)})
+        options: TurnOptions = {**self._options, "key": _key(asked, calls, config)}
+        turn = self._client.turn(message(calls), **options)
         waiting: dict[str, Open] = {}
         for event in turn:
             if _is_round(event, waiting):
@@ -84,7 +83,9 @@ class Fleet:
         result = turn.result()
         said, names = answers(result), {call_id: name for call_id, name, _ in calls}
         return [
-            ToolMessage(it.text, name=names[call_id], tool_call_id=call_id, status="error" if it.is_error else "success")
+            ToolMessage(
+                it.text, name=names[call_id], tool_call_id=call_id, status="error" if it.is_error else "success"
+            )
             for call_id, it in said.items()
         ]
 
@@ -132,7 +133,7 @@ def _described(tool: Definition) -> BaseTool:
     return StructuredTool(name=tool.name, description=tool.description, args_schema=tool.schema, func=execute)
 
 
-def _key(asked: AIMessage, calls: Sequence[tuple[str, str, Any]], config: RunnableConfig) -> str:
+def _key(asked: AIMessage, calls: Sequence[Call], config: RunnableConfig) -> str:
     """The run of a message, found again when its thread is resumed."""
     thread = (config.get("configurable") or {}).get("thread_id")
     if thread is None or asked.id is None:

@@ -86,7 +86,5 @@ class _Hooks(RunHooks[Any]):
     def __init__(self, fleet: Fleet) -> None:
         self._fleet = fleet
 
-    async def on_llm_end(
-        self, context: RunContextWrapper[Any], agent: Agent[Any], response: ModelResponse
-    ) -> None:
+    async def on_llm_end(self, context: RunContextWrapper[Any], agent: Agent[Any], response: ModelResponse) -> None:
         self._fleet.begin(response)

@@ -15,7 +15,9 @@ import toolyard
 pytest.importorskip("langchain", reason="LangChain is not installed: sdk/python/run adapters installs it")
 pytest.importorskip("langgraph", reason="LangGraph is not installed: sdk/python/run adapters installs it")
 
-from langchain_core.messages import AIMessage, ToolCall
+from langchain.agents import create_agent
+from langchain_core.language_models import GenericFakeChatModel
+from langchain_core.messages import AIMessage, ToolCall, ToolMessage
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.graph import START, MessagesState, StateGraph
 from langgraph.types import Command
@@ -134,3 +136,26 @@ def test_a_decision_too_few_is_an_error_and_changes_nothing(desk: toolyard.Clien
     running.invoke({"messages": [asked(("book", {"city": "Rome"}))]}, CONFIG)
     with pytest.raises(ValueError, match="1 calls wait, and there are 0 decisions"):
         running.invoke(Command(resume={"decisions": []}), CONFIG)
+
+
+def test_an_agent_executes_its_own_tools_beside_those_of_the_fleet(desk: toolyard.Client) -> None:
+    def double(number: int) -> int:
+        """Doubles a number."""
+        return number * 2
+
+    calls = asked(("forecast", {"city": "Rome"}), ("double", {"number": 4}), ("forecast", {"city": 7}))
+    fleet = Fleet(desk, pool="desk")
+    agent: Any = create_agent(Said(messages=iter([calls, AIMessage("done")])), [double], middleware=[fleet.middleware])
+    state = agent.invoke({"messages": [{"role": "user", "content": "go"}]})
+    texts = {message.tool_call_id: message.content for message in state["messages"] if isinstance(message, ToolMessage)}
+    assert (texts["c0"], texts["c1"]) == ("Rome: sunny", "8")
+    assert "7 is not of type string" in texts["c2"]
+    assert state["messages"][-1].content == "done"
+
+
+class Said(GenericFakeChatModel):
+    """A model that says what it was given, and takes tools."""
+
+    def bind_tools(self, tools: Any, **options: Any) -> Any:
+        assert sorted(getattr(tool, "name", "") for tool in tools) == ["book", "double", "forecast"]
+        return self

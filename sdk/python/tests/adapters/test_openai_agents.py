@@ -13,7 +13,7 @@ import toolyard
 
 pytest.importorskip("agents", reason="openai-agents is not installed: sdk/python/run adapters installs it")
 
-from agents import Agent, OpenAIChatCompletionsModel, Runner
+from agents import Agent, OpenAIChatCompletionsModel, Runner, RunState
 from openai import AsyncOpenAI
 
 from toolyard.adapters.openai_agents import Fleet
@@ -59,3 +59,24 @@ def test_a_rejected_call_is_never_executed_and_the_others_are_one_run(
 
     said = asyncio.run(run())
     assert sorted(said) == ["Error: there is no city Atlantis", "Rome: sunny", "not this week"]
+
+
+def test_a_stored_state_goes_on_in_another_process(desk: toolyard.Client, yard: Yard, model: Model) -> None:
+    async def agent() -> tuple[Agent[Any], Fleet]:
+        fleet = await Fleet.load(toolyard.AsyncClient(yard.url), pool="desk")
+        served = AsyncOpenAI(base_url=model.openai.removesuffix("/chat/completions"), api_key="none")
+        return Agent(name="desk", model=OpenAIChatCompletionsModel("scripted", served), tools=fleet.tools), fleet
+
+    async def run() -> tuple[list[str], Any]:
+        first, fleet = await agent()
+        stored = (await Runner.run(first, "holiday", hooks=fleet.hooks)).to_state().to_json()
+        second, fleet = await agent()
+        state = await RunState.from_json(second, stored)
+        for item in state.get_interruptions():
+            state.approve(item)
+        result = await Runner.run(second, state, hooks=fleet.hooks)
+        return [str(item.output) for item in result.new_items if item.type == "tool_call_output_item"], result
+
+    said, result = asyncio.run(run())
+    assert "a seat to Rome is booked" in said
+    assert result.final_output == "You fly to Rome."

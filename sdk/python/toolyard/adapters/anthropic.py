@@ -19,7 +19,7 @@ from anthropic.lib.tools import BetaAsyncToolRunner, BetaToolRunner
 from anthropic.types.beta import BetaMessage, BetaMessageParam
 
 from .. import AsyncClient, Client
-from ._common import refuse, settled
+from ._calls import refuse, settled
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack

@@ -34,7 +34,7 @@ from langgraph.config import get_config
 from langgraph.types import interrupt
 
 from .. import CallEnded, Client, Event, NeedsAnswer, NeedsApproval, Other, RequestError
-from ._common import Call, Definition, answers, definitions, message
+from ._calls import Call, Definition, answers, definitions, message
 
 if TYPE_CHECKING:
     from .._options import TurnOptions

@@ -21,7 +21,7 @@ from agents.tool_context import ToolContext
 from openai.types.responses import ResponseFunctionToolCall
 
 from .. import AsyncClient
-from ._common import Answer, Call, Definition, definitions_async, execute
+from ._calls import Answer, Call, Definition, definitions_async, execute
 
 if TYPE_CHECKING:
     from .._options import TurnOptions

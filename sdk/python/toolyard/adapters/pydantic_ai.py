@@ -24,7 +24,7 @@ from pydantic_ai.tools import DeferredToolRequests, DeferredToolResults, ToolDef
 from pydantic_ai.toolsets import ToolsetTool
 
 from .. import AsyncClient
-from ._common import Answer, Definition, definitions_async, execute
+from ._calls import Answer, Definition, definitions_async, execute
 
 if TYPE_CHECKING:
     from .._options import TurnOptions

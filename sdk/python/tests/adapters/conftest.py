@@ -62,6 +62,7 @@ def example(yard: Yard, desk: toolyard.Client, model: Model) -> Example:
             "OPENAI_API_KEY": "none",
             "ANTHROPIC_API_KEY": "none",
             "OPENAI_AGENTS_DISABLE_TRACING": "1",
+            "LITELLM_LOCAL_MODEL_COST_MAP": "True",
         }
         command = [sys.executable, str(DESK.parent / name), *arguments]
         done = subprocess.run(

@@ -8,10 +8,12 @@ import socket
 import urllib.request
 from pathlib import Path
 
+import pytest
 from conftest import Host, Yard, texts, turn
 
 import toolyard
 from toolyard import CallEnded, Other, Output, Withdrawn
+from toolyard.worker import Settings
 
 APP = """
     import asyncio, os, pathlib, time
@@ -178,6 +180,26 @@ def test_a_worker_that_is_told_to_stop_lets_its_calls_end(host: Host, client: to
             (tmp_path / "gate").touch()
     assert texts(running.result()) == ["one\ntwo\nDone"]
     assert worker.process.wait(60) == 0
+
+
+def test_settings_come_from_the_variables_of_the_worker(
+    host: Host, client: toolyard.Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in {"POOL": "of_a_chart", "SLOTS": "3", "DRAIN": "7.5", "OBJECTS_ALLOW_HTTP": "false"}.items():
+        monkeypatch.setenv(f"TOOLYARD_{name}", value)
+    settings = Settings()
+    assert (settings.pool, settings.slots, settings.drain_s) == ("of_a_chart", 3, 7.5)
+    assert not settings.objects_allow_http
+    assert Settings(pool="own", slots=4, drain_s=1).pool == "own"
+    monkeypatch.setenv("TOOLYARD_OBJECTS_ALLOW_HTTP", "True")
+    assert Settings().objects_allow_http
+    worker = host(APP.format(pool="of_the_app"), "--slots", "2")
+    assert worker.ready["pool"] == "of_a_chart"
+    assert client.call("of_the_app_add", a=1).value == 2
+    assert worker.stop() == 0
+    monkeypatch.setenv("TOOLYARD_SLOTS", "many")
+    with pytest.raises(ValueError, match="TOOLYARD_SLOTS is 'many': use a number"):
+        Settings()
 
 
 def test_a_function_that_never_returns_does_not_keep_a_worker_from_ending(host: Host, client: toolyard.Client) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
+import signal
 import socket
 import urllib.request
 from pathlib import Path
@@ -36,6 +38,14 @@ APP = """
         while not (here / "gate").exists():
             await asyncio.sleep(0.005)
         yield "two\\n"
+
+    @app.tool(name="{pool}_apart", process=True)
+    def apart():
+        "Says its process, and two when it may."
+        yield str(os.getpid())
+        while not (here / "gate").exists():
+            time.sleep(0.005)
+        yield " two"
 
     @app.tool(name="{pool}_waits")
     async def waits(ctx: Context) -> None:
@@ -180,6 +190,37 @@ def test_a_worker_that_is_told_to_stop_lets_its_calls_end(host: Host, client: to
             (tmp_path / "gate").touch()
     assert texts(running.result()) == ["one\ntwo\nDone"]
     assert worker.process.wait(60) == 0
+
+
+def test_a_stop_of_all_processes_lets_functions_in_processes_end(
+    host: Host, client: toolyard.Client, tmp_path: Path
+) -> None:
+    worker = host(APP.format(pool="apart"))
+    running, said = client.turn(turn(("apart_apart", {}))), list[str]()
+    for event in running:
+        if isinstance(event, Output):
+            said.append(event.text)
+            if len(said) == 1:
+                os.killpg(worker.process.pid, signal.SIGTERM)
+                while "stopping" not in worker.log.read_text():
+                    pass
+                (tmp_path / "gate").touch()
+    assert texts(running.result()) == [f"{said[0]} twoDone"]
+    assert worker.process.wait(60) == 0
+    with pytest.raises(ProcessLookupError):
+        os.kill(int(said[0]), 0)
+
+
+def test_a_process_that_executes_a_function_ends_with_its_worker(host: Host, client: toolyard.Client) -> None:
+    worker = host(APP.format(pool="ended"), "--drain", "0.1")
+    said = ""
+    for event in client.turn(turn(("ended_apart", {})), timeout=60):
+        if isinstance(event, Output):
+            said = event.text
+            break
+    assert worker.stop() == 0
+    with pytest.raises(ProcessLookupError):
+        os.kill(int(said), 0)
 
 
 def test_settings_come_from_the_variables_of_the_worker(

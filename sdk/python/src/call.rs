@@ -16,7 +16,7 @@ use tokio::runtime::Handle;
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 
-use crate::settle::{Failure, Reply, settle};
+use crate::settle::{Failure, Reply, Work, settle};
 
 type Outcome = Result<Output, ToolError>;
 
@@ -182,23 +182,23 @@ impl Call {
     }
 
     /// Reads a file as a whole.
-    fn read(&self, name: &str, bytes_max: u64, done: Py<PyAny>) -> PyResult<()> {
+    fn read(&self, name: &str, bytes_max: u64, done: Py<PyAny>) -> PyResult<Work> {
         let (context, name) = (self.context.clone(), name.to_owned());
-        settle(done, async move {
+        Work::settle(done, async move {
             let file = context.file(&name).map_err(failed)?;
             context.read_all(file, bytes_max).await.map(Reply::Bytes).map_err(failed)
         })
     }
 
     /// Asks the client. The answer is JSON: an action, and the content if it accepts.
-    fn ask(&self, message: String, schema: &str, timeout_s: Option<f64>, done: Py<PyAny>) -> PyResult<()> {
+    fn ask(&self, message: String, schema: &str, timeout_s: Option<f64>, done: Py<PyAny>) -> PyResult<Work> {
         let schema: Value = serde_json::from_str(schema).map_err(|error| PyValueError::new_err(error.to_string()))?;
         let mut question = Question::new(message).json_schema(schema);
         if let Some(timeout) = timeout_s.and_then(|seconds| Duration::try_from_secs_f64(seconds).ok()) {
             question = question.timeout(timeout);
         }
         let context = self.context.clone();
-        settle(done, async move {
+        Work::settle(done, async move {
             let answer = match context.ask(question).await.map_err(failed)? {
                 Answer::Accepted(content) => json!({ "action": "accept", "content": content }),
                 Answer::Declined => json!({ "action": "decline" }),
@@ -232,16 +232,14 @@ impl Call {
         for (kind, payload) in parts {
             let part = match kind.as_str() {
                 "text" => payload.extract::<String>()?.into(),
-                "json" => vec![::worker::Content::Json(payload.extract()?)].into(),
+                "json" => vec![::worker::Content::Json(as_json(payload.extract()?)?.get().to_owned())].into(),
                 media_type => Output::data(media_type, payload.extract::<PyBackedBytes>()?.to_vec()),
             };
             output = Some(output.map_or_else(|| Output::clone(&part), |output| output.and(part.clone())));
         }
         let mut output = output.unwrap_or_else(|| ().into());
         for (key, value) in state {
-            let value: Box<RawValue> =
-                serde_json::from_str(&value).map_err(|error| PyValueError::new_err(error.to_string()))?;
-            output = output.with_state(key, &value).map_err(raised)?;
+            output = output.with_state(key, &as_json(value)?).map_err(raised)?;
         }
         self.end(Ok(output));
         Ok(())
@@ -299,10 +297,7 @@ impl Piece {
         let channel = channel.to_owned();
         Ok(match kind {
             "text" => Self::Text { channel, text: payload.extract()? },
-            "json" => {
-                let json = RawValue::from_string(payload.extract()?);
-                Self::Json { channel, json: json.map_err(|error| PyValueError::new_err(error.to_string()))? }
-            }
+            "json" => Self::Json { channel, json: as_json(payload.extract()?)? },
             "progress" => {
                 let (done, total, message) = payload.extract()?;
                 Self::Progress { done, total, message }
@@ -324,6 +319,11 @@ impl Piece {
             Self::Progress { done, total, message } => context.progress(done, total, message).await,
         }
     }
+}
+
+/// What Python calls JSON may hold NaN, and nobody else could read that.
+fn as_json(text: String) -> PyResult<Box<RawValue>> {
+    RawValue::from_string(text).map_err(|error| PyValueError::new_err(format!("it is not JSON: {error}")))
 }
 
 fn failed(error: ToolError) -> Failure {

@@ -16,7 +16,7 @@ use serde::Deserialize;
 use serde_json::json as value;
 use tokio::sync::{Mutex, Notify};
 
-use crate::settle::{Failure, Reply, settle};
+use crate::settle::{Failure, Owner, Reply, settle};
 
 /// Bytes of one piece of an upload.
 const PIECE_BYTES: usize = 256 * 1024;
@@ -129,11 +129,14 @@ impl Client {
 
 /// A run's ordered output.
 #[pyclass(frozen)]
-pub(crate) struct Watch(Arc<Mutex<RunWatch>>);
+pub(crate) struct Watch {
+    watch: Arc<Mutex<RunWatch>>,
+    owner: Owner,
+}
 
 impl Watch {
     fn of(watch: RunWatch) -> Self {
-        Self(Arc::new(Mutex::new(watch)))
+        Self { watch: Arc::new(Mutex::new(watch)), owner: Owner::new() }
     }
 }
 
@@ -141,8 +144,8 @@ impl Watch {
 impl Watch {
     /// The next events as a JSON list; `None` once the run has ended.
     fn next(&self, done: Py<PyAny>) -> PyResult<()> {
-        let watch = Arc::clone(&self.0);
-        settle(done, async move { Ok(events(watch.lock().await.next().await?)) })
+        let watch = Arc::clone(&self.watch);
+        self.owner.settle(done, async move { Ok(events(watch.lock().await.next().await?)) })
     }
 }
 
@@ -152,6 +155,7 @@ pub(crate) struct Turn {
     turn: Arc<Mutex<ModelTurn>>,
     /// Somebody wants to look at the turn while its next event is awaited.
     wanted: Arc<Notify>,
+    owner: Owner,
 }
 
 #[pymethods]
@@ -164,7 +168,7 @@ impl Turn {
         let options = json::read(options, &[]).map_err(|error| wrong(&error))?;
         let turn = ModelTurn::read(message, form, options)
             .map_err(|error| PyValueError::new_err(format!("the model's message cannot be read: {error}")))?;
-        Ok(Self { turn: Arc::new(Mutex::new(turn)), wanted: Arc::default() })
+        Ok(Self { turn: Arc::new(Mutex::new(turn)), wanted: Arc::default(), owner: Owner::new() })
     }
 
     /// The form, the calls, and the refused ones, as JSON.
@@ -183,7 +187,7 @@ impl Turn {
     /// Has the calls executed.
     fn start(&self, client: &Client, floor: &str, done: Py<PyAny>) -> PyResult<()> {
         let (turn, client, floor) = (Arc::clone(&self.turn), client.0.clone(), floor_of(floor)?);
-        settle(done, async move {
+        self.owner.settle(done, async move {
             turn.lock().await.start(&client, floor).await?;
             Ok(Reply::Nothing)
         })
@@ -192,7 +196,7 @@ impl Turn {
     /// The next events as a JSON list; `None` at the end.
     fn next(&self, done: Py<PyAny>) -> PyResult<()> {
         let (turn, wanted) = (Arc::clone(&self.turn), Arc::clone(&self.wanted));
-        settle(done, async move {
+        self.owner.settle(done, async move {
             loop {
                 let mut turn = turn.lock().await;
                 // It may be dropped while it waits; then those that want to look come first.

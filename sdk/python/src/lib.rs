@@ -23,6 +23,8 @@ mod native {
     #[pymodule_export]
     use crate::kit::Running;
     #[pymodule_export]
+    use crate::settle::Work;
+    #[pymodule_export]
     use crate::table::Table;
     #[pymodule_export]
     use crate::worker::Worker;

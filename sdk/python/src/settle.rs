@@ -10,6 +10,7 @@ use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyString};
 use serde_json::{Value, json};
 use tokio::runtime::{Builder, Handle, Runtime};
+use tokio_util::sync::CancellationToken;
 
 /// Threads for tools, clients and the test kit. Python's lock leaves little for more of them to do.
 const THREADS: usize = 2;
@@ -95,11 +96,71 @@ pub(crate) fn settle<F>(done: Py<PyAny>, work: F) -> PyResult<()>
 where
     F: Future<Output = Result<Reply, Failure>> + Send + 'static,
 {
+    settle_until(&CancellationToken::new(), done, work)
+}
+
+/// As [`settle`], for work that ends with nobody told of it once `stop` is cancelled.
+pub(crate) fn settle_until<F>(stop: &CancellationToken, done: Py<PyAny>, work: F) -> PyResult<()>
+where
+    F: Future<Output = Result<Reply, Failure>> + Send + 'static,
+{
+    let stop = stop.clone();
     runtime()?.spawn(async move {
-        let outcome = work.await;
-        Python::attach(|py| answer(py, &done, outcome));
+        let outcome = stop.run_until_cancelled(work).await;
+        // The callback is dropped with Python's lock held, so that what it keeps alive is gone at once.
+        Python::attach(move |py| match outcome {
+            Some(outcome) => answer(py, &done, outcome),
+            None => drop(done),
+        });
     });
     Ok(())
+}
+
+/// Belongs to an object of Python: work that nobody can await any more ends when the object is gone.
+pub(crate) struct Owner(CancellationToken);
+
+impl Owner {
+    pub(crate) fn new() -> Self {
+        Self(CancellationToken::new())
+    }
+
+    /// As [`settle`], until this is dropped.
+    pub(crate) fn settle<F>(&self, done: Py<PyAny>, work: F) -> PyResult<()>
+    where
+        F: Future<Output = Result<Reply, Failure>> + Send + 'static,
+    {
+        settle_until(&self.0, done, work)
+    }
+}
+
+impl Drop for Owner {
+    fn drop(&mut self) {
+        self.0.cancel();
+    }
+}
+
+/// Work that Python gives up when nobody waits for it any more.
+#[pyclass(frozen)]
+pub(crate) struct Work(CancellationToken);
+
+impl Work {
+    /// As [`settle`].
+    pub(crate) fn settle<F>(done: Py<PyAny>, work: F) -> PyResult<Self>
+    where
+        F: Future<Output = Result<Reply, Failure>> + Send + 'static,
+    {
+        let begun = Self(CancellationToken::new());
+        settle_until(&begun.0, done, work)?;
+        Ok(begun)
+    }
+}
+
+#[pymethods]
+impl Work {
+    /// Ends it, with nobody told of it.
+    fn cancel(&self) {
+        self.0.cancel();
+    }
 }
 
 /// Calls a callback of Python.

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import threading
+import weakref
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -17,12 +19,14 @@ from toolyard import (
     Client,
     Decline,
     Ended,
+    Event,
     NeedsAnswer,
     NeedsApproval,
     Opened,
     Output,
     RequestError,
 )
+from toolyard._bridge import wait
 
 APP = """
     import asyncio
@@ -57,6 +61,15 @@ APP = """
     def picture() -> Image:
         "Paints."
         return Image(b"x" * 600_000, "image/png")
+
+    @app.tool(timeout=1)
+    async def gives_up(ctx: Context) -> None:
+        "Does not wait for its answer."
+        try:
+            await asyncio.wait_for(ctx.ask("Which?"), 0.1)
+        except asyncio.TimeoutError:
+            await ctx.send("gave up")
+        await asyncio.sleep(600)
 
     @app.tool(read_only=True)
     async def waits(ctx: Context) -> None:
@@ -141,7 +154,7 @@ def test_tools_are_described_in_the_format_of_each_vendor(client: Client) -> Non
     }
     for format, name in names.items():
         listed = client.tools(format, pool="clients")  # type: ignore[arg-type]
-        assert {name(it) for it in listed} == {"choose", "delete", "picture", "read", "say", "waits"}
+        assert {name(it) for it in listed} == {"choose", "delete", "gives_up", "picture", "read", "say", "waits"}
     [say] = client.tools("anthropic", pool="clients", name="say")
     assert say["input_schema"]["properties"]["text"] == {"type": "string"}
     with pytest.raises(RequestError, match="use one of openai"):
@@ -215,6 +228,45 @@ def test_questions_of_functions_and_calls_for_the_client_are_answered(client: Cl
     assert texts(asks.result()) == ["Ada"]
 
 
+def test_the_time_of_an_attempt_goes_on_when_its_function_gives_a_question_up(client: Client) -> None:
+    events = list(client.turn(turn(("gives_up", {})), timeout=60))
+    assert [event.text for event in events if isinstance(event, Output)] == ["gave up"]
+    [ended] = [event for event in events if isinstance(event, CallEnded) and event.call_id == "c0"]
+    assert (ended.state, ended.error_kind) == ("failed", "ATTEMPT_TIMEOUT")
+
+
+def test_nothing_is_read_for_a_turn_or_events_that_nobody_has_any_more(client: Client) -> None:
+    running = client.turn(turn(("waits", {})))
+    for event in running:
+        if isinstance(event, Output):
+            break
+    run_id, turn_read, watch_read = str(running.run_id), Reading(), Reading()
+    native = client._run(client._inner._native())
+    watch = client._run(wait(lambda done: native.watch(run_id, 1_000_000, "arrival", done)))
+    turn_read.begin(running._inner._native)
+    watch_read.begin(watch)
+    assert not turn_read.ended.is_set()
+    assert not watch_read.ended.is_set()
+    del running, watch
+    assert turn_read.ended.wait(10)
+    assert watch_read.ended.wait(10)
+    client.cancel(run_id)
+
+
+class Reading:
+    """Tells when the native part has let go of a callback."""
+
+    def __init__(self) -> None:
+        self.ended = threading.Event()
+
+    def begin(self, read: Any) -> None:
+        def done(value: Any, error: str | None) -> None:
+            raise AssertionError("nothing was to be read")
+
+        weakref.finalize(done, self.ended.set)
+        read.next(done)
+
+
 def test_files_and_context_reach_the_tools(client: Client, tmp_path: Path) -> None:
     (tmp_path / "b.txt").write_bytes(b"from a path")
     stored = client.upload(b"uploaded before", "text/plain")
@@ -286,6 +338,30 @@ def test_an_async_client_does_the_same(yard: Yard) -> None:
         with pytest.raises(RequestError) as unknown:
             await client.run("run_00_01890000000070008000000000000000")
         assert unknown.value.kind == "refused"
+
+    asyncio.run(work())
+
+
+def test_events_are_not_lost_with_a_reader_and_not_read_twice(yard: Yard) -> None:
+    async def work() -> None:
+        client = AsyncClient(yard.url)
+        message = turn(*[("say", {"text": "a", "times": 20})] * 10)
+        running = client.turn(message)
+        await running.begin()
+        given_up = asyncio.ensure_future(running.batch())
+        # Its events are there, and it has not seen them yet.
+        while running._inflight is None or not running._inflight.done():  # noqa: ASYNC110 (there is no event of it)
+            await asyncio.sleep(0)
+        given_up.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await given_up
+
+        async def read() -> list[Event]:
+            return [event async for event in running]
+
+        events = [event for events in await asyncio.gather(read(), read(), read()) for event in events]
+        assert sorted(event.sequence for event in events) == list(range(len(events)))
+        assert texts(await running) == ["a" * 20 + "Done"] * 10
 
     asyncio.run(work())
 

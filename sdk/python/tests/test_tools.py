@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import datetime
+import enum
 import functools
 import logging
 import threading
@@ -50,6 +51,19 @@ def tools(*functions: Any, **options: Any) -> App:
 class Point:
     x: int
     day: datetime.date
+
+
+class Colour(str, enum.Enum):
+    RED = "red"
+
+
+class OwnKind(ToolError):
+    kind = "billing"
+
+
+class Unfinished(ToolError):
+    def __init__(self) -> None:
+        pass  # not that of its base
 
 
 class Odd(Exception):
@@ -105,6 +119,9 @@ def test_arguments_that_do_not_fit_are_told_to_the_model_and_the_function_is_not
         (Image(b"png"), [Data(b"png", "image/png")]),
         ([Text("see"), Image(b"jpg", "image/jpeg")], [Text("see"), Data(b"jpg", "image/jpeg")]),
         (Json("text"), [Json("text")]),
+        (Colour.RED, [Text("red")]),
+        ([Colour.RED], [Json(["red"])]),
+        ([1.5, float("nan"), float("inf")], [Json([1.5, None, None])]),
     ],
 )
 def test_values_become_content(value: Any, content: list[Any]) -> None:
@@ -121,6 +138,25 @@ def test_a_value_that_is_not_json_fails_the_call() -> None:
         return object()
 
     assert "the result of give cannot be converted" in error(tools(give).test_client().call("give")).message
+
+
+def test_what_is_not_json_never_becomes_a_result(monkeypatch: Any) -> None:
+    def give() -> None:
+        """Give."""
+
+    monkeypatch.setattr("toolyard._execute.to_parts", lambda value: ([("json", "NaN")], []))
+    assert "it is not JSON" in error(tools(give).test_client().call("give")).message
+
+
+def test_a_result_whose_conversion_fails_oddly_fails_the_call(monkeypatch: Any) -> None:
+    def give() -> None:
+        """Give."""
+
+    def refuse(value: Any) -> Any:
+        raise Odd
+
+    monkeypatch.setattr("toolyard._execute.to_parts", refuse)
+    assert error(tools(give).test_client().call("give")).message.endswith("cannot be converted: Odd")
 
 
 def test_state_is_for_the_caller_and_not_for_the_model() -> None:
@@ -144,6 +180,10 @@ def test_state_is_for_the_caller_and_not_for_the_model() -> None:
         (ValueError("boom"), "TOOL_FAILED", "ValueError: boom", False),
         (Odd(), "TOOL_FAILED", "Odd", False),
         (SystemExit(3), "TOOL_FAILED", "SystemExit: 3", False),
+        (ValueError("no name: caf\udce9"), "TOOL_FAILED", "ValueError: no name: caf?", False),
+        (BadInput("/name", "caf\udce9"), "ARGUMENTS_INVALID", "at /name: caf?", False),
+        (OwnKind("not paid"), "TOOL_FAILED", "not paid", False),
+        (Unfinished(), "TOOL_FAILED", "", False),
     ],
 )
 @pytest.mark.parametrize("is_async", [True, False])
@@ -429,6 +469,27 @@ def test_a_blocked_event_loop_is_reported(caplog: pytest.LogCaptureFixture, monk
     assert "in blocks" in caplog.text
 
 
+def test_a_blocked_event_loop_does_not_keep_an_app_from_closing(caplog: Any, monkeypatch: Any) -> None:
+    monkeypatch.setattr("toolyard._execute._CLOSE_S", 0.1)
+    monkeypatch.setattr("toolyard._execute._CLEAN_UP_S", 0.1)
+    go_on = threading.Event()
+
+    async def blocks(ctx: Context) -> str:
+        """Block."""
+        await ctx.send("begun")
+        go_on.wait(60)  # what is tested
+        return "late"
+
+    client = tools(blocks).test_client()
+    running = client.start("blocks")
+    next(iter(running))
+    client.close()
+    assert "left as they are" in caplog.text
+    assert "in blocks" in caplog.text
+    go_on.set()
+    assert running.end().value == "late"
+
+
 def test_resources_are_made_once_and_closed_in_reverse() -> None:
     app, seen = App(), list[str]()
 
@@ -487,6 +548,8 @@ process_app = App()
 def busy(count: int) -> Generator[str, None, str]:
     """Be busy."""
     yield "begun"
+    if count == -2:
+        raise OwnKind("caf\udce9")
     if count < 0:
         raise BadInput("/count", "negative")
     if count == 99:
@@ -503,6 +566,7 @@ def test_a_function_in_a_process_is_killed_if_its_call_is_cancelled() -> None:
         called = client.call("busy", count=3)
         assert (called.text, called.value) == ("begun", "counted 3")
         assert error(client.call("busy", count=-1)).violations == [("/count", "negative")]
+        assert error(client.call("busy", count=-2)).message == "caf?"
         assert "died: exit code 7" in error(client.call("busy", count=99)).message
         running = client.start("busy", count=11)
         assert next(iter(running)) == Text("begun")

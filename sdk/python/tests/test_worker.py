@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
+import signal
 import socket
 import urllib.request
 from pathlib import Path
@@ -12,7 +14,8 @@ import pytest
 from conftest import Host, Yard, texts, turn
 
 import toolyard
-from toolyard import CallEnded, Other, Output, Withdrawn, cli
+from toolyard import CallEnded, Other, Output, Withdrawn
+from toolyard.worker import Settings
 
 APP = """
     import asyncio, os, pathlib, time
@@ -35,6 +38,14 @@ APP = """
         while not (here / "gate").exists():
             await asyncio.sleep(0.005)
         yield "two\\n"
+
+    @app.tool(name="{pool}_apart", process=True)
+    def apart():
+        "Says its process, and two when it may."
+        yield str(os.getpid())
+        while not (here / "gate").exists():
+            time.sleep(0.005)
+        yield " two"
 
     @app.tool(name="{pool}_waits")
     async def waits(ctx: Context) -> None:
@@ -181,6 +192,57 @@ def test_a_worker_that_is_told_to_stop_lets_its_calls_end(host: Host, client: to
     assert worker.process.wait(60) == 0
 
 
+def test_a_stop_of_all_processes_lets_functions_in_processes_end(
+    host: Host, client: toolyard.Client, tmp_path: Path
+) -> None:
+    worker = host(APP.format(pool="apart"))
+    running, said = client.turn(turn(("apart_apart", {}))), list[str]()
+    for event in running:
+        if isinstance(event, Output):
+            said.append(event.text)
+            if len(said) == 1:
+                os.killpg(worker.process.pid, signal.SIGTERM)
+                while "stopping" not in worker.log.read_text():
+                    pass
+                (tmp_path / "gate").touch()
+    assert texts(running.result()) == [f"{said[0]} twoDone"]
+    assert worker.process.wait(60) == 0
+    with pytest.raises(ProcessLookupError):
+        os.kill(int(said[0]), 0)
+
+
+def test_a_process_that_executes_a_function_ends_with_its_worker(host: Host, client: toolyard.Client) -> None:
+    worker = host(APP.format(pool="ended"), "--drain", "0.1")
+    said = ""
+    for event in client.turn(turn(("ended_apart", {})), timeout=60):
+        if isinstance(event, Output):
+            said = event.text
+            break
+    assert worker.stop() == 0
+    with pytest.raises(ProcessLookupError):
+        os.kill(int(said), 0)
+
+
+def test_settings_come_from_the_variables_of_the_worker(
+    host: Host, client: toolyard.Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in {"POOL": "of_a_chart", "SLOTS": "3", "DRAIN": "7.5", "OBJECTS_ALLOW_HTTP": "false"}.items():
+        monkeypatch.setenv(f"TOOLYARD_{name}", value)
+    settings = Settings()
+    assert (settings.pool, settings.slots, settings.drain_s) == ("of_a_chart", 3, 7.5)
+    assert not settings.objects_allow_http
+    assert Settings(pool="own", slots=4, drain_s=1).pool == "own"
+    monkeypatch.setenv("TOOLYARD_OBJECTS_ALLOW_HTTP", "True")
+    assert Settings().objects_allow_http
+    worker = host(APP.format(pool="of_the_app"), "--slots", "2")
+    assert worker.ready["pool"] == "of_a_chart"
+    assert client.call("of_the_app_add", a=1).value == 2
+    assert worker.stop() == 0
+    monkeypatch.setenv("TOOLYARD_SLOTS", "many")
+    with pytest.raises(ValueError, match="TOOLYARD_SLOTS is 'many': use a number"):
+        Settings()
+
+
 def test_a_function_that_never_returns_does_not_keep_a_worker_from_ending(host: Host, client: toolyard.Client) -> None:
     worker = host(APP.format(pool="stuck"), "--drain", "0.1")
     running = client.turn(turn(("stuck_sleeps", {})), timeout=60)
@@ -235,10 +297,3 @@ def test_what_cannot_be_run_is_told_with_what_to_do(yard: Yard, tmp_path: Path) 
     code, error = told("run", "noapp:other", "--nats-url", "nats://127.0.0.1:1")
     assert (code, "cannot reach the broker at nats://127.0.0.1:1" in error) == (1, True)
     assert callable(main)
-
-
-def test_the_variables_of_a_worker_are_the_defaults_of_its_options(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, value in (("TOOLYARD_POOL", "web"), ("TOOLYARD_SLOTS", "3"), ("TOOLYARD_DRAIN", "4.5")):
-        monkeypatch.setenv(name, value)
-    arguments = cli._parser().parse_args(["run", "files:app", "--drain", "7"])
-    assert (arguments.pool, arguments.slots, arguments.drain) == ("web", 3, 7)

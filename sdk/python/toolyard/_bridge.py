@@ -36,7 +36,11 @@ class Pending(Generic[T]):
 def pending(start: Start) -> Pending[Any]:
     """Begins something of the native part."""
     future: concurrent.futures.Future[Any] = concurrent.futures.Future()
-    start(partial(_settle, future))
+    work = start(partial(_settle, future))
+    cancel = getattr(work, "cancel", None)
+    if cancel is not None:
+        # Who waits may give up.
+        future.add_done_callback(lambda ended: cancel() if ended.cancelled() else None)
     return Pending(future)
 
 
@@ -58,6 +62,11 @@ def settled(value: T) -> Pending[T]:
 
 async def wait(start: Start) -> Any:
     """Begins something of the native part and awaits its answer in the running event loop."""
+    return await begin(start)
+
+
+def begin(start: Start) -> asyncio.Future[Any]:
+    """Begins something of the native part; the future, of the running event loop, does not keep it alive."""
     loop = asyncio.get_running_loop()
     future: asyncio.Future[Any] = loop.create_future()
 
@@ -65,7 +74,7 @@ async def wait(start: Start) -> Any:
         loop.call_soon_threadsafe(_settle_async, future, value, error)
 
     start(done)
-    return await future
+    return future
 
 
 def _settle_async(future: asyncio.Future[Any], value: Any, error: str | None) -> None:
@@ -75,6 +84,10 @@ def _settle_async(future: asyncio.Future[Any], value: Any, error: str | None) ->
         future.set_result(value)
     else:
         future.set_exception(from_native(error))
+
+
+class Late(Exception):
+    """A coroutine took too long."""
 
 
 class LoopThread:
@@ -89,23 +102,29 @@ class LoopThread:
         asyncio.set_event_loop(self.loop)
         self.loop.run_forever()
 
-    def run(self, work: Coroutine[Any, Any, T]) -> T:
-        """Runs a coroutine there and waits for it; it is cancelled if the wait is interrupted."""
+    def run(self, work: Coroutine[Any, Any, T], timeout: float | None = None) -> T:
+        """Runs a coroutine there and waits for it; it is cancelled if the wait is interrupted.
+
+        :class:`Late` is raised if it does not end in so many seconds.
+        """
         if threading.current_thread() is self.thread:
             work.close()
             raise RuntimeError("this would wait for itself: use the async form here")
         future = asyncio.run_coroutine_threadsafe(work, self.loop)
         try:
+            if timeout is not None and not concurrent.futures.wait([future], timeout).done:
+                raise Late(f"it did not end in {timeout:g} s")
             return future.result()
         except BaseException:
             future.cancel()
             raise
 
-    def stop(self) -> None:
-        """Stops the loop and its thread."""
+    def stop(self, timeout: float | None = None) -> None:
+        """Stops the loop and its thread. One that is blocked for so many seconds is left behind."""
         self.loop.call_soon_threadsafe(self.loop.stop)
-        self.thread.join()
-        self.loop.close()
+        self.thread.join(timeout)
+        if not self.thread.is_alive():
+            self.loop.close()
 
 
 _client_loop: LoopThread | None = None

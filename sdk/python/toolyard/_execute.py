@@ -12,7 +12,8 @@ from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
-from ._bridge import LoopThread
+from ._bridge import Late, LoopThread
+from ._process import Processes
 from ._threads import Threads
 from .app import App, Kind, Tool
 from .content import Result, to_parts, to_piece
@@ -22,7 +23,7 @@ from .resources import Lifespan
 
 if TYPE_CHECKING:
     from ._native import Call, Table
-    from ._process import _Process
+    from ._process import Process
 
 _log = logging.getLogger("toolyard")
 
@@ -34,6 +35,10 @@ _BLOCKED_S = 1.0
 _STUBBORN_S = 5.0
 #: How long functions may clean up when their worker ends, in seconds.
 _CLEAN_UP_S = 2.0
+#: How long their loop may take to let them do so, and then to close the resources, in seconds.
+_CLOSE_S = 10.0
+#: The kinds of errors that a tool may raise.
+_KINDS = ("tool_failed", "arguments_invalid", "model_retry", "needs_input", "rate_limited")
 
 
 def host(table: Table, tool: Tool, start: Callable[[Call, bytes], object]) -> None:
@@ -51,6 +56,7 @@ class Runner:
         self.thread = LoopThread("toolyard-tools")
         self.loop = self.thread.loop
         self.threads = Threads("toolyard-tool")
+        self.processes = Processes()
         self.lifespan = Lifespan(app.resources)
         self.table = Table()
         #: Async functions that run. An event loop alone does not keep them alive.
@@ -69,12 +75,15 @@ class Runner:
     def close(self) -> None:
         """Ends functions that still run, closes the resources and ends the threads."""
         self._closed.set()
+        self.processes.end()
         try:
-            self.thread.run(self._end_tasks())
-            self.thread.run(self.lifespan.close())
-            self.thread.run(self.loop.shutdown_asyncgens())
+            self.thread.run(self._end_tasks(), _CLOSE_S)
+            self.thread.run(self.lifespan.close(), _CLOSE_S)
+            self.thread.run(self.loop.shutdown_asyncgens(), _CLOSE_S)
+        except Late as late:
+            _log.warning("functions or resources are left as they are, because %s\n%s", late, self._stack())
         finally:
-            self.thread.stop()
+            self.thread.stop(_CLEAN_UP_S)
 
     async def _end_tasks(self) -> None:
         """Lets functions clean up, before the resources that they use are closed."""
@@ -132,7 +141,7 @@ class Execution:
     """One execution of a call."""
 
     #: The process that executes it, if it is one of its own.
-    process: _Process | None = None
+    process: Process | None = None
 
     def __init__(self, runner: Runner, tool: Tool, call: Call, arguments: bytes) -> None:
         self.runner = runner
@@ -158,7 +167,7 @@ class Execution:
         try:
             self.call.complete(*to_parts(value))
         except Exception as error:
-            self.fail(TypeError(f"the result of {self.tool.name} cannot be converted: {error}"))
+            self.fail(TypeError(f"the result of {self.tool.name} cannot be converted: {_text(error)}"))
 
     def fail(self, error: BaseException) -> None:
         """The function raised."""
@@ -166,15 +175,21 @@ class Execution:
 
 
 def fail(call: Call, tool: str, error: BaseException) -> None:
-    """Ends a call with an exception."""
-    if isinstance(error, ToolError):
-        call.fail(error.kind, _text(error), (error.retryable, error.after), error.violations)
-        return
-    if isinstance(error, (Cancelled, asyncio.CancelledError)):
-        call.fail("tool_failed", "the call was stopped", (False, None), [])
-        return
-    _log.warning("tool %s failed", tool, exc_info=error)
-    call.fail("tool_failed", _text(error), (False, None), [])
+    """Ends a call with an exception, whatever its author has made of it."""
+    try:
+        if isinstance(error, ToolError):
+            kind = error.kind if error.kind in _KINDS else "tool_failed"
+            violations = [(_clean(path), _clean(message)) for path, message in error.violations]
+            call.fail(kind, _text(error), (error.retryable, error.after), violations)
+            return
+        if isinstance(error, (Cancelled, asyncio.CancelledError)):
+            call.fail("tool_failed", "the call was stopped", (False, None), [])
+            return
+        _log.warning("tool %s failed", tool, exc_info=error)
+        call.fail("tool_failed", _text(error), (False, None), [])
+    except Exception as unfit:
+        _log.warning("the error of tool %s cannot be passed on as it is: %s", tool, _text(unfit))
+        call.fail("tool_failed", _text(error), (False, None), [])
 
 
 def _text(error: BaseException) -> str:
@@ -185,8 +200,13 @@ def _text(error: BaseException) -> str:
     except Exception:
         return kind
     if isinstance(error, ToolError):
-        return text
-    return f"{kind}: {text}" if text else kind
+        return _clean(text)
+    return _clean(f"{kind}: {text}" if text else kind)
+
+
+def _clean(text: str) -> str:
+    """The text in Unicode: halves of surrogate pairs, as of undecodable names of files, are replaced."""
+    return text.encode("utf-8", "replace").decode()
 
 
 class _Async(Execution):

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import atexit
 import importlib
-import multiprocessing
 import os
+import signal
 import threading
 from typing import TYPE_CHECKING, Any
 
@@ -17,18 +18,27 @@ if TYPE_CHECKING:
     from ._execute import Execution
     from .app import Tool
 
-_spawn = multiprocessing.get_context("spawn")
-_lock = threading.Lock()
-_idle: list[_Process] = []
+#: A stop of the worker is its own business; terminals and supervisors send these to all of its processes.
+_STOPS = (signal.SIGINT, signal.SIGTERM)
 
 
-class _Process:
+class Process:
     """A process that executes one call at a time."""
 
     def __init__(self) -> None:
-        self.here, there = _spawn.Pipe()
-        self.process = _spawn.Process(target=_serve, args=(there,), daemon=True)
-        self.process.start()
+        import multiprocessing
+        from multiprocessing import resource_tracker
+
+        spawn = multiprocessing.get_context("spawn")
+        self.here, there = spawn.Pipe()
+        self.process = spawn.Process(target=_serve, args=(there,), daemon=True)
+        # It inherits what is blocked, until it has its handlers. The tracker would unblock them when it starts.
+        resource_tracker.ensure_running()
+        blocked = signal.pthread_sigmask(signal.SIG_BLOCK, _STOPS)
+        try:
+            self.process.start()
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
         there.close()
 
     def kill(self) -> None:
@@ -36,9 +46,58 @@ class _Process:
         self.process.kill()
 
 
+class Processes:
+    """The processes of a worker. They are killed at its end, because they do not stop by themselves."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._all: set[Process] = set()
+        self._idle: list[Process] = []
+        self._has_ended = False
+
+    def take(self) -> Process:
+        """A process that executes nothing else."""
+        with self._lock:
+            while self._idle:
+                process = self._idle.pop()
+                if process.process.is_alive():
+                    return process
+                self._all.discard(process)
+        process = Process()
+        with self._lock:
+            if not self._all:
+                # Before that of multiprocessing, which would wait for them.
+                atexit.register(self.end)
+            self._all.add(process)
+            if self._has_ended:
+                process.kill()
+        return process
+
+    def give(self, process: Process) -> None:
+        """A process that has executed its call."""
+        with self._lock:
+            self._idle.append(process)
+
+    def drop(self, process: Process) -> None:
+        """A process that has ended."""
+        with self._lock:
+            self._all.discard(process)
+
+    def end(self) -> None:
+        """Kills all of them."""
+        with self._lock:
+            self._has_ended = True
+            for process in self._all:
+                process.kill()
+            self._all.clear()
+            self._idle.clear()
+        atexit.unregister(self.end)
+
+
 def run_in_process(execution: Execution) -> None:
     """Executes a call in a process, and waits for its end."""
-    process = _take()
+    processes = execution.runner.processes
+    process = processes.take()
     execution.process = process
     tool = execution.tool
     try:
@@ -51,36 +110,28 @@ def run_in_process(execution: Execution) -> None:
     except (EOFError, OSError):
         execution.process = None
         process.process.join()
+        processes.drop(process)
         if execution.call.cancelled:
             raise Cancelled("the call was stopped") from None
         raise ToolError(f"the process of {tool.name} died: exit code {process.process.exitcode}") from None
     except BaseException:
         process.kill()
+        processes.drop(process)
         raise
     execution.process = None
-    with _lock:
-        _idle.append(process)
+    processes.give(process)
     if message[0] == "complete":
         execution.call.complete(message[1], message[2])
     else:
         execution.call.fail(*message[1:])
 
 
-def _take() -> _Process:
-    with _lock:
-        while _idle:
-            process = _idle.pop()
-            if process.process.is_alive():
-                return process
-    return _Process()
-
-
 def _serve(connection: Connection) -> None:
     """The work of such a process."""
-    import signal
-
-    # A stop of the worker is its parent's business, which lets calls end.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    for number in _STOPS:
+        # Not ignored, because the programs that functions start would inherit that.
+        signal.signal(number, lambda *_: None)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, _STOPS)
     if os.getcwd() not in __import__("sys").path:
         __import__("sys").path.insert(0, os.getcwd())
     while True:

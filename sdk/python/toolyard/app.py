@@ -97,7 +97,7 @@ class Tool:
 class App:
     """Tools that are hosted together.
 
-    ``pool`` is the queue that its workers serve, unless ``toolyard-py run`` names another one.
+    ``pool`` is the queue that its workers serve, unless ``toolyard-py run`` or TOOLYARD_POOL names another one.
     """
 
     def __init__(self, pool: str = "python") -> None:
@@ -242,4 +242,4 @@ class App:
         """Hosts the tools until SIGTERM or SIGINT, as ``toolyard-py run`` does, with these ``worker.Settings``."""
         from .worker import Settings, run
 
-        run(self, Settings(**{"pool": self.pool, **settings}))
+        run(self, Settings(**settings))

@@ -60,16 +60,17 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(dest="command", required=True)
     run = commands.add_parser("run", help="serve the calls of an app's tools until SIGTERM or SIGINT")
     run.add_argument("app", metavar="MODULE:APP")
-    environment = os.environ.get
-    pool = environment("TOOLYARD_POOL")
-    run.add_argument("--pool", default=pool, help="the queue that it serves (default: the app's) [env: TOOLYARD_POOL]")
+    run.add_argument("--pool", help="the queue that it serves (default: the app's) [env: TOOLYARD_POOL]")
     run.add_argument("--nats-url", metavar="URL", help="the broker's address [env: TOOLYARD_NATS_URL]")
     run.add_argument("--nats-nkey", dest="nkey", metavar="FILE", help="the pool's key [env: TOOLYARD_NATS_NKEY]")
     run.add_argument("--nats-ca", dest="ca", metavar="FILE", help="the broker's authorities [env: TOOLYARD_NATS_CA]")
-    slots, drain = environment("TOOLYARD_SLOTS", "16"), environment("TOOLYARD_DRAIN", "120")
-    run.add_argument("--slots", type=int, default=slots, help="calls that it executes at once [env: TOOLYARD_SLOTS]")
+    run.add_argument("--slots", type=int, help="calls that it executes at once (default: 16) [env: TOOLYARD_SLOTS]")
     run.add_argument(
-        "--drain", type=float, default=drain, metavar="SECONDS", help="time of running calls [env: TOOLYARD_DRAIN]"
+        "--drain",
+        dest="drain_s",
+        type=float,
+        metavar="SECONDS",
+        help="time for running calls at the end (default: 120) [env: TOOLYARD_DRAIN]",
     )
     run.add_argument("--admin-listen", dest="admin", metavar="ADDR", help="the admin port [env: TOOLYARD_ADMIN_LISTEN]")
     run.add_argument("--hooks", metavar="FILE", help="hooks that decide about results [env: TOOLYARD_HOOKS]")
@@ -105,10 +106,14 @@ def _run(arguments: argparse.Namespace) -> None:
     app = load(arguments.app)
     given = {
         name: getattr(arguments, name)
-        for name in ("nats_url", "nkey", "ca", "admin", "hooks")
+        for name in ("pool", "nats_url", "nkey", "ca", "slots", "drain_s", "admin", "hooks")
         if getattr(arguments, name) is not None
     }
-    settings = Settings(pool=arguments.pool or app.pool, slots=arguments.slots, drain_s=arguments.drain, **given)
+    try:
+        settings = Settings(**given)
+    except ValueError as error:
+        raise UsageError(str(error)) from None
+    settings.pool = settings.pool or app.pool
 
     def ready(worker: str) -> None:
         if is_json:

@@ -12,7 +12,7 @@ from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
-from ._bridge import client_loop, wait
+from ._bridge import begin, client_loop, wait
 from .content import to_json
 from .errors import RequestError
 from .events import CallEnded, Event
@@ -182,6 +182,7 @@ class AsyncTurn:
         self._native: _native.Turn | None = None
         self._inflight: asyncio.Future[bytes | None] | None = None
         self._lock = asyncio.Lock()
+        self._reading = asyncio.Lock()
         self.state = TurnState(client.request)
 
     @property
@@ -205,17 +206,19 @@ class AsyncTurn:
             self._native = turn
 
     async def batch(self) -> list[Event] | None:
-        """The next events; ``None`` at the end. Cancelling it loses none."""
+        """The next events; ``None`` at the end. Cancelling it loses none, and each is read by one reader."""
         await self.begin()
         assert self._native is not None
-        if self._inflight is None:
-            self._inflight = asyncio.ensure_future(wait(self._native.next))
-        try:
-            batch = await asyncio.shield(self._inflight)
-        finally:
-            if self._inflight.done():
+        async with self._reading:
+            inflight = self._inflight = self._inflight or begin(self._native.next)
+            try:
+                batch = await asyncio.shield(inflight)
+            except Exception:
                 self._inflight = None
-        return None if batch is None else self.state.take(batch)
+                raise
+            # Whoever is cancelled before leaves it for the next reader, although it may have come.
+            self._inflight = None
+            return None if batch is None else self.state.take(batch)
 
     async def __aiter__(self) -> AsyncIterator[Event]:
         is_done = False

@@ -76,11 +76,15 @@ CONTENT = (Text, Json, Data, Image)
 
 
 def to_json(value: Any) -> str:
-    """A value as JSON: plain values, dataclasses, pydantic models, dates, enums, paths, sets and more."""
+    """A value as JSON: plain values, dataclasses, pydantic models, dates, enums, paths, sets and more.
+
+    NaN and infinities become null.
+    """
     import pydantic_core
 
     try:
-        return pydantic_core.to_json(value, by_alias=True).decode()
+        # JSON has no NaN and no infinity.
+        return pydantic_core.to_json(value, by_alias=True, inf_nan_mode="null").decode()
     except pydantic_core.PydanticSerializationError as error:
         raise TypeError(f"a value of the type {type(value).__name__} is not JSON: {error}") from None
 
@@ -88,7 +92,8 @@ def to_json(value: Any) -> str:
 def to_part(value: Any) -> Part:
     """One part of a result."""
     if isinstance(value, str):
-        return ("text", str(value))
+        # `str()` of an enum is its member's name.
+        return ("text", str.__str__(value))
     if isinstance(value, Text):
         return ("text", value.text)
     if isinstance(value, Json):
@@ -116,7 +121,7 @@ def to_parts(value: Any) -> tuple[list[Part], list[tuple[str, str]]]:
 def to_piece(value: Any) -> tuple[str, str, Any]:
     """A piece of streamed output: its kind, its channel and its payload."""
     if isinstance(value, str):
-        return ("text", "", value)
+        return ("text", "", str.__str__(value))
     if isinstance(value, Progress):
         return ("progress", "", (float(value.done), None if value.total is None else float(value.total), value.message))
     kind, payload = to_part(value)

@@ -250,10 +250,13 @@ def _then(first: Pending[Any], convert: Any) -> Pending[Any]:
     converted: Future[Any] = Future()
 
     def done(future: concurrent.futures.Future[Any]) -> None:
+        if not converted.set_running_or_notify_cancel():
+            return
         try:
             converted.set_result(convert(future.result()))
         except BaseException as error:  # it is the answer's
             converted.set_exception(error)
 
     first._future.add_done_callback(done)
+    converted.add_done_callback(lambda ended: first._future.cancel() if ended.cancelled() else None)
     return Pending(converted)

@@ -9,7 +9,7 @@ import os
 import signal
 import threading
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -38,22 +38,37 @@ def _names(text: str) -> list[str]:
     return [name.strip() for name in text.split(",") if name.strip()]
 
 
+def _number(name: str, kind: Callable[[str], Any], default: float) -> Any:
+    def read() -> Any:
+        text = os.environ.get(name)
+        try:
+            return kind(text) if text else default
+        except ValueError:
+            raise ValueError(f"{name} is {text!r}: use a number") from None
+
+    return field(default_factory=read)
+
+
+def _flag(name: str) -> Any:
+    return field(default_factory=lambda: os.environ.get(name, "").lower() in {"1", "true", "yes"})
+
+
 @dataclass
 class Settings:
     """The settings of a worker. Those that are not given come from the variables of ``toolyard worker``."""
 
-    #: The queue that it serves.
-    pool: str
+    #: The queue that it serves; TOOLYARD_POOL. :func:`run` serves the app's if there is neither.
+    pool: str = _of_environment("TOOLYARD_POOL", "")
     #: The broker's address; TOOLYARD_NATS_URL.
     nats_url: str = _of_environment("TOOLYARD_NATS_URL", NATS_URL)
     #: The file of the pool's NKey seed, as `toolyard nats-config` writes it; TOOLYARD_NATS_NKEY.
     nkey: str | None = _of_environment("TOOLYARD_NATS_NKEY")
     #: The file of the authorities (PEM) that sign the broker's certificate; TOOLYARD_NATS_CA.
     ca: str | None = _of_environment("TOOLYARD_NATS_CA")
-    #: Calls that it executes at once.
-    slots: int = 16
-    #: How long running calls may take to end after SIGTERM, in seconds; then they are given back.
-    drain_s: float = 120
+    #: Calls that it executes at once; TOOLYARD_SLOTS.
+    slots: int = _number("TOOLYARD_SLOTS", int, 16)
+    #: How long running calls may take to end after SIGTERM, in seconds; then they are given back. TOOLYARD_DRAIN.
+    drain_s: float = _number("TOOLYARD_DRAIN", float, 120)
     #: Address of the admin port: health, metrics; TOOLYARD_ADMIN_LISTEN.
     admin: str | None = _of_environment("TOOLYARD_ADMIN_LISTEN")
     #: Names under which the admin port is served, beside addresses; TOOLYARD_HOST_NAMES, with commas between them.
@@ -64,7 +79,8 @@ class Settings:
     objects: str | None = _of_environment("TOOLYARD_OBJECTS")
     objects_endpoint: str | None = _of_environment("TOOLYARD_OBJECTS_ENDPOINT")
     objects_region: str | None = _of_environment("TOOLYARD_OBJECTS_REGION")
-    objects_allow_http: bool = field(default_factory=lambda: bool(os.environ.get("TOOLYARD_OBJECTS_ALLOW_HTTP")))
+    #: Allows an http:// endpoint: 1, true or yes in TOOLYARD_OBJECTS_ALLOW_HTTP.
+    objects_allow_http: bool = _flag("TOOLYARD_OBJECTS_ALLOW_HTTP")
 
 
 def run(app: App, settings: Settings, ready: Callable[[str], None] | None = None) -> None:
@@ -77,6 +93,7 @@ def run(app: App, settings: Settings, ready: Callable[[str], None] | None = None
     from ._execute import Runner
     from ._native import Worker
 
+    settings = replace(settings, pool=settings.pool or app.pool)
     runner = Runner(app)
     ended: concurrent.futures.Future[None] = concurrent.futures.Future()
     runner.open()

@@ -156,3 +156,5 @@ try {
   process.stderr.write(`${known ? (error as Error).message : error instanceof Error ? error.stack : error}\n`);
   process.exitCode = error instanceof Usage ? 2 : 1;
 }
+// A tool that ignores its signal, or what the module left open, would keep the process although its work is done.
+process.exit();

@@ -1,6 +1,7 @@
 /** What tools give back and stream, and its form for the native part. */
 
 import { ToolError } from "./errors.js";
+import { encoded } from "./json.js";
 import type { Part } from "./native.js";
 
 /** A part of a result, or a piece of output, that says what it is. Make it by {@link text}, {@link json}, {@link data} or {@link image}. */
@@ -94,7 +95,7 @@ export function parts(value: unknown): Part[] {
 function stringified(value: unknown): string {
   let text: string | undefined;
   try {
-    text = JSON.stringify(value);
+    text = encoded(value);
   } catch (error) {
     throw new ToolError(`the tool's result is not JSON: ${error instanceof Error ? error.message : error}`);
   }

@@ -3,6 +3,7 @@
 import type { StandardJSONSchemaV1, StandardSchemaV1 } from "@standard-schema/spec";
 import { type Content, piece } from "./content.js";
 import { lifted } from "./errors.js";
+import { encoded } from "./json.js";
 import type { NativeCall, Part } from "./native.js";
 import { type InputOf, type InputSchema, input as readInput } from "./schema.js";
 
@@ -181,13 +182,13 @@ export class Context {
   async ask(question: Question<InputSchema | undefined> | string): Promise<Answer<unknown>> {
     const { timeout, schema, ...rest } = typeof question === "string" ? { message: question } : question;
     const read = schema === undefined ? undefined : readInput("ask", schema);
-    const asked = JSON.stringify({
+    const asked = encoded({
       ...rest,
       ...(read && { schema: read.jsonSchema }),
       ...(timeout !== undefined && { timeoutMs: Math.round(timeout * 1000) }),
     });
     try {
-      const answer = JSON.parse(await this.#call.ask(asked)) as Answer<unknown>;
+      const answer = JSON.parse(await this.#call.ask(asked ?? "")) as Answer<unknown>;
       return answer.action === "accept" && read ? { ...answer, value: await read.parse(answer.value) } : answer;
     } catch (error) {
       throw lifted(error);

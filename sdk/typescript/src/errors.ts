@@ -127,13 +127,16 @@ export function failure(thrown: unknown): Failure {
   return { kind: "tool_failed", message: described(thrown) };
 }
 
+/** How many causes of an error are told. They may go round in a circle. */
+const CAUSES_MAX = 8;
+
 /** A text for anything that was thrown. */
-export function described(thrown: unknown): string {
+export function described(thrown: unknown, causes = CAUSES_MAX): string {
   if (!(thrown instanceof Error)) {
     return `the tool threw ${printed(thrown)}`;
   }
   const own = thrown.name === "Error" ? printed(thrown.message) : `${printed(thrown.name)}: ${printed(thrown.message)}`;
-  return thrown.cause instanceof Error ? `${own}: ${described(thrown.cause)}` : own;
+  return thrown.cause instanceof Error && causes > 0 ? `${own}: ${described(thrown.cause, causes - 1)}` : own;
 }
 
 /** A text for anything, also if it cannot be converted. */

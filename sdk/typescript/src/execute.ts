@@ -2,7 +2,8 @@
 
 import { parts, piece, ResultWithState } from "./content.js";
 import { Context, emit } from "./context.js";
-import { described, failure, ToolError } from "./errors.js";
+import { described, type Failure, failure, ToolError } from "./errors.js";
+import { encoded } from "./json.js";
 import { type NativeCall, type NativeTools, native } from "./native.js";
 import type { Tool } from "./tool.js";
 
@@ -19,21 +20,31 @@ export function host(tools: readonly Tool[]): NativeTools {
 async function execute(tool: Tool, call: NativeCall): Promise<void> {
   try {
     const input = await tool.input.parse(JSON.parse(call.arguments));
-    const produced = tool.execute(input as never, new Context(call));
-    const value = isGenerator(produced) ? await streamed(produced, call) : await produced;
+    const produced = await tool.execute(input as never, new Context(call));
+    const value = isGenerator(produced) ? await streamed(produced, call) : produced;
     const { value: result, state } = value instanceof ResultWithState ? value : { value, state: undefined };
-    call.complete(parts(result), state && JSON.stringify(state));
+    call.complete(parts(result), state && encoded(state));
   } catch (error) {
     fail(call, error);
   }
 }
 
+/** It never throws: an error of one call must not end the worker. */
 function fail(call: NativeCall, error: unknown): void {
-  try {
-    call.fail(JSON.stringify(failure(error)));
-  } catch {
+  const ways: (() => Failure)[] = [
+    () => failure(error),
     // An error with a kind, a message or a path of its own that is none.
-    call.fail(JSON.stringify({ kind: "tool_failed", message: described(error) }));
+    () => ({ kind: "tool_failed", message: described(error) }),
+    // One whose name, message or cause cannot even be read.
+    () => ({ kind: "tool_failed", message: "the tool threw an error that cannot be read" }),
+  ];
+  for (const way of ways) {
+    try {
+      call.fail(encoded(way()) ?? "");
+      return;
+    } catch {
+      // The next way says less.
+    }
   }
 }
 

@@ -36,10 +36,12 @@ export interface ToolAttributes {
   hidden?: boolean;
   /** How long one attempt may take; 300 unless set. */
   timeout?: number;
-  /** How long a running attempt may send nothing; 60 for a streaming tool, no limit for others, unless set. */
+  /** How long a running attempt may send nothing; 60 for a streaming tool, no limit for others, unless set. 0 is no limit. */
   idleTimeout?: number;
   /** How many attempts a call may use up: 3 unless set. A tool that is not safe to repeat has one, whatever is set. */
   attempts?: number;
+  /** The first pause between attempts and the longest one; 1 and 60 unless set. */
+  backoff?: [first: number, longest: number];
   /** How many calls one worker executes at once. */
   maxConcurrent?: number;
   /** How many of its calls may be queued or running at once, on all workers together. */
@@ -77,11 +79,12 @@ export interface ToolOptions<S extends InputSchema> extends ToolAttributes {
   execute: (input: InputOf<S>, context: Context) => Executed;
 }
 
-/** What `execute` may give back. */
-export type Executed =
+/** What `execute` may give back, also as a promise. */
+export type Executed = Produced | Promise<Produced>;
+
+type Produced =
   | ToolResult
   | ResultWithState
-  | Promise<ToolResult | ResultWithState>
   | AsyncGenerator<Piece, ToolResult | ResultWithState, unknown>
   | Generator<Piece, ToolResult | ResultWithState, unknown>
   | AsyncIterable<Piece>;

@@ -228,3 +228,80 @@ test("readers of one turn see the same events, and a slow one loses none", async
   assert.deepEqual(one, other);
   assert.ok((one?.length ?? 0) > 3);
 });
+
+/** A client whose turn has this many pieces of output, all there at once. */
+function flooding(pieces: number): Toolyard {
+  const events: object[] = [{ run_opened: { run_id: "run", calls: [{ call_id: "a", tool: "flood" }] } }];
+  for (let piece = 0; piece < pieces; piece += 1) {
+    events.push({ call_output: { call_id: "a", content: { text: `${piece}` } } });
+  }
+  const sent = events.map((event, id) => `id: ${id}\ndata: ${JSON.stringify(event)}\n\n`).join("");
+  const answer = JSON.stringify({ messages: ["answer"], complete: true, format: "anthropic", run_id: "run" });
+  const body = `${sent}event: messages\ndata: ${answer}\n\n`;
+  const headers = { "content-type": "text/event-stream" };
+  return new Toolyard({ fetch: async () => new Response(body, { headers }) });
+}
+
+async function outputs(turn: AsyncIterable<TurnEvent>): Promise<number> {
+  let seen = 0;
+  for await (const event of turn) {
+    seen += event instanceof Output ? 1 : 0;
+  }
+  return seen;
+}
+
+test("a turn that was awaited gives all its events to those who iterate it later", async () => {
+  const turn = flooding(500).turn({});
+  assert.deepEqual((await turn).messages, ["answer"]);
+  assert.deepEqual([await outputs(turn), await outputs(turn)], [500, 500]);
+});
+
+test("events that are not kept any more are an error, and not left out", async () => {
+  const turn = flooding(1_500).turn({});
+  await turn;
+  await assert.rejects(outputs(turn), /more than 1000 events of this turn are not kept.*iterate the turn before/);
+});
+
+test("a turn is awaited in the middle of its events, however many are left", async () => {
+  const turn = flooding(5_000).turn({});
+  let seen = 0;
+  for await (const event of turn) {
+    seen += event instanceof Output ? 1 : 0;
+    if (seen === 1) {
+      assert.deepEqual((await turn).messages, ["answer"]);
+    }
+  }
+  assert.equal(seen, 5_000);
+});
+
+test("a result of the AI SDK without calls has finished", async () => {
+  const executed = { type: "tool-call", toolCallId: "a", toolName: "search", input: {}, providerExecuted: true };
+  for (const toolCalls of [[], [executed]]) {
+    const result = { text: "Done.", toolCalls, finishReason: "stop", steps: [{ text: "Done." }] };
+    const { finish, messages, format, runId } = await yard.turn(result);
+    assert.deepEqual([finish, messages, format, runId], [true, [], "ai-sdk", undefined]);
+  }
+});
+
+test("giving up before anything came back cancels the run all the same", async () => {
+  const abort = new AbortController();
+  let requests = 0;
+  const lost: typeof fetch = async (input, init) => {
+    requests += 1;
+    if (requests > 1) {
+      return fetch(input, init);
+    }
+    // The coordinator has the run, and its answer does not arrive.
+    await fetch(input, { ...init, signal: null });
+    abort.abort();
+    throw abort.signal.reason;
+  };
+  const turn = new Toolyard({ fetch: lost }).turn(toolUse(["a", "bash", { command: "sleep 60" }]), {
+    confirmation: "none",
+    onDisconnect: "cancel",
+    signal: abort.signal,
+  });
+  await assert.rejects(async () => await turn, { name: "AbortError" });
+  const { results } = await yard.resume(turn.runId ?? "", { format: "anthropic" });
+  assert.equal(results[0]?.state, "cancelled");
+});

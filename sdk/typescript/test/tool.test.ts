@@ -395,3 +395,93 @@ test("what a tool does after its end is refused and harms nothing", async () => 
   assert.equal((await client.call("early")).answer, "done");
   await assert.rejects(async () => await late?.(), /the call is over/);
 });
+
+test("half of a surrogate pair harms no result, output, state or error", async () => {
+  const half = "a😀".slice(0, 2);
+  const client = testClient([
+    tool({ ...read, name: "text", execute: () => half }),
+    tool({ ...read, name: "json", execute: () => ({ [half]: [half, "\\ud83d", "😀"] }) }),
+    tool({ ...read, name: "state", execute: () => withState("kept", { half }) }),
+    tool({
+      ...read,
+      name: "yields",
+      async *execute(_, context) {
+        yield half;
+        yield { half };
+        await context.progress(1, 2, half);
+      },
+    }),
+    tool({ ...read, name: "asks", execute: async (_, context) => (await context.ask(half)).action }),
+    tool({
+      ...read,
+      name: "throws",
+      execute: () => {
+        throw new Error(`cannot parse ${half}`);
+      },
+    }),
+    tool({
+      ...read,
+      name: "refuses",
+      execute: () => {
+        throw new Retry(half);
+      },
+    }),
+  ]);
+  const whole = "a\uFFFD";
+  assert.equal((await client.call("text")).answer, whole);
+  assert.deepEqual((await client.call("json")).value, { [whole]: [whole, "\\ud83d", "😀"] });
+  assert.deepEqual((await client.call("state")).state, { half: whole });
+  const { output } = await client.call("yields");
+  assert.deepEqual(
+    output.map((part) => part.text),
+    [whole, JSON.stringify({ half: whole }), whole],
+  );
+  assert.equal((await client.call("asks", {}, { answers: [{ action: "decline" }] })).answer, "decline");
+  const failed = async (name: string) => (await client.call(name).settled()).error;
+  assert.equal((await failed("throws"))?.message, `cannot parse ${whole}`);
+  assert.deepEqual([(await failed("refuses"))?.message, (await failed("refuses"))?.retryable], [whole, true]);
+});
+
+test("an error that goes round in a circle, or cannot be read, fails its call and nothing else", async () => {
+  const circle = new Error("again");
+  circle.cause = circle;
+  const unreadable = new Error("no");
+  Object.defineProperty(unreadable, "name", {
+    get() {
+      throw new Error("not even this");
+    },
+  });
+  const thrown = { circle, unreadable };
+  const client = testClient(
+    Object.entries(thrown).map(([name, error]) =>
+      tool({
+        ...read,
+        name,
+        execute: () => {
+          throw error;
+        },
+      }),
+    ),
+  );
+  const told = async (name: string) => (await client.call(name).settled()).error?.message;
+  assert.match((await told("circle")) ?? "", /^again(: again)+$/);
+  assert.equal(await told("unreadable"), "the tool threw an error that cannot be read");
+});
+
+test("a generator that is promised streams as any other", async () => {
+  async function* lines() {
+    yield "one";
+    yield "two";
+    return "both";
+  }
+  const client = testClient([tool({ ...read, name: "promised", execute: async () => lines() })]);
+  const called = await client.call("promised");
+  assert.deepEqual([called.text(), called.answer], ["onetwo", "both"]);
+});
+
+test("a part of JSON that is none fails its call", async () => {
+  const broken = json(1);
+  broken.part.text = "{";
+  const client = testClient([tool({ ...read, name: "broken", execute: () => broken })]);
+  await assert.rejects(async () => await client.call("broken"), /not JSON/);
+});

@@ -214,3 +214,14 @@ test("SIGTERM lets running calls end, and then the worker is gone", async (t) =>
   assert.equal(await exited(worker), 0);
   assert.ok(existsSync(go));
 });
+
+test("a worker ends after its drain although a tool ignores its signal", async (t) => {
+  const worker = await hosted(t, "--drain", "0.5");
+  for await (const event of yard.turn(toolUse(["a", "js_once", { go: file() }]))) {
+    if (event instanceof Output) {
+      worker.kill("SIGTERM");
+      break;
+    }
+  }
+  assert.equal(await exited(worker), 0);
+});

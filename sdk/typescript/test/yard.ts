@@ -28,8 +28,9 @@ export function file(): string {
 }
 
 /** A worker of its own process that has its tools advertised. It is drained after the test. */
-export async function hosted(test: TestContext): Promise<ChildProcess> {
-  const child = spawn(process.execPath, [CLI, "run", TOOLS, "--pool", "js"], { stdio: ["ignore", "inherit", "pipe"] });
+export async function hosted(test: TestContext, ...options: string[]): Promise<ChildProcess> {
+  const command = [CLI, "run", TOOLS, "--pool", "js", ...options];
+  const child = spawn(process.execPath, command, { stdio: ["ignore", "inherit", "pipe"] });
   test.after(async () => {
     child.kill("SIGTERM");
     await exited(child);

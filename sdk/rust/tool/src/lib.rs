@@ -4,6 +4,7 @@
 
 #![warn(unnameable_types)]
 
+pub mod declared;
 pub mod interceptor;
 pub mod runtime;
 pub mod testkit;

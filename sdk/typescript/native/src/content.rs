@@ -4,6 +4,7 @@ use bytes::Bytes;
 use napi::Result;
 use napi::bindgen_prelude::Buffer;
 use napi_derive::napi;
+use serde_json::value::RawValue;
 use serde_json::{Map, Value};
 use toolyard_tool::{Chunk, Content, Output, Progress, ToolError};
 
@@ -38,7 +39,10 @@ fn content(part: Part) -> Result<Content> {
     let Part { kind, text, data, media_type, .. } = part;
     match (kind.as_str(), text, data) {
         ("text", Some(text), None) => Ok(Content::Text(text)),
-        ("json", Some(text), None) => Ok(Content::Json(text)),
+        ("json", Some(text), None) => {
+            let checked = RawValue::from_string(text).map_err(|why| invalid(format!("a part is not JSON: {why}")))?;
+            Ok(Content::Json(checked.get().to_owned()))
+        }
         ("data", None, Some(data)) => {
             let media_type = media_type.unwrap_or_else(|| "application/octet-stream".to_owned());
             Ok(Content::Data { media_type, data: Bytes::copy_from_slice(&data) })

@@ -5,7 +5,6 @@
 mod ask;
 mod call;
 mod content;
-mod declared;
 mod error;
 mod file;
 mod testing;

@@ -7,10 +7,10 @@ use napi::{Result, Status};
 use napi_derive::napi;
 use serde::Deserialize as _;
 use serde_json::Value;
+use toolyard_tool::declared::Declared;
 use toolyard_tool::{AnyTool, Context, Output, Table, ToolError};
 
 use crate::call::NativeCall;
-use crate::declared::Declared;
 use crate::error::invalid;
 
 /// A function of JavaScript that starts a call. It does not keep the process alive: a worker that runs does.
@@ -35,7 +35,7 @@ impl NativeTools {
             let name = given["name"].as_str().unwrap_or_default().to_owned();
             let wrong = |why: String| invalid(format!("tool {name:?}: {why}"));
             let declared = Declared::deserialize(given).map_err(|error| wrong(error.to_string()))?;
-            let about = declared.about().map_err(wrong)?;
+            let about = declared.about().map_err(|error| wrong(error.to_string()))?;
             let tool = JsTool { index, dispatch: Arc::clone(&dispatch) };
             let schema = declared.input_schema.to_string();
             table = table.host_any(&declared.name, schema, about, tool).map_err(invalid)?;

@@ -12,10 +12,10 @@ use objects::{Bucket, BucketLocation};
 use serde::Deserialize;
 use telemetry::Format;
 use tokio_util::sync::CancellationToken;
+use toolyard_tool::declared::duration;
 use tracing::level_filters::LevelFilter;
 use worker::{Credentials, Options, PoolId, Table};
 
-use crate::declared::duration;
 use crate::error::invalid;
 use crate::tools::NativeTools;
 

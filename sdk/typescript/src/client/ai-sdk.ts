@@ -40,7 +40,8 @@ export function callsOf(turn: object): AiToolCall[] | undefined {
   const calls = given.filter(
     (part): part is AiToolCall => typeof part === "object" && part !== null && "toolCallId" in part,
   );
-  return calls.length > 0 ? calls.filter((call) => !call.providerExecuted) : undefined;
+  const isResult = "toolCalls" in turn;
+  return isResult || calls.length > 0 ? calls.filter((call) => !call.providerExecuted) : undefined;
 }
 
 /** The calls in the form of Chat Completions. */

@@ -14,6 +14,7 @@ import {
 } from "./events.js";
 import { follow, type Message, type Patience, persist } from "./follow.js";
 import { ToolyardError } from "./problem.js";
+import { Readers } from "./readers.js";
 
 type Schemas = components["schemas"];
 
@@ -30,7 +31,7 @@ export interface TurnOptions {
   files?: Record<string, Blob | Uint8Array | { objectId: string }>;
   /** An idempotency key: the same turn with the same key is executed once. Random if it is left out. */
   key?: string;
-  /** `cancel`: the calls are cancelled when this client disconnects, or gives up by its signal. */
+  /** `cancel`: this client cancels the run when it gives up by its `signal`. A killed client cancels nothing. */
   onDisconnect?: "cancel" | "continue";
   /** The tools that the calls may name. */
   tools?: string[];
@@ -115,8 +116,8 @@ const POLICIES = {
 /** How long one request waits for calls to end; then the run is followed by its events. */
 const WAIT = "300s";
 const RETRY_FOR_MS = 60_000;
-/** Events that wait for a slow reader; then nothing more is read. */
-const WAITING_MAX = 1_000;
+/** How long a client that gives up tries to cancel its run. */
+const GIVE_UP_MS = 10_000;
 
 /** How a turn began. */
 type Origin =
@@ -126,6 +127,10 @@ type Origin =
 /**
  * A turn on its way. Iterate it for its events, await it for its answer, or both, in any order. It begins when one of the
  * two is done, and connects again by itself.
+ *
+ * Each iterator gives all events from the first on. One that begins late, after more than 1,000 events, throws. While
+ * nobody awaits the turn, it reads at most 1,000 events ahead of its slowest iterator. Once it is awaited it reads to
+ * the end, and holds in memory what an iterator has not taken yet.
  */
 export class Turn<M = unknown> implements AsyncIterable<TurnEvent>, PromiseLike<TurnResult<M>> {
   readonly #requests: Requests;
@@ -139,7 +144,8 @@ export class Turn<M = unknown> implements AsyncIterable<TurnEvent>, PromiseLike<
   #answer: Answer | undefined;
   #body: string | undefined;
   #result: Promise<TurnResult<M>> | undefined;
-  #readers = new Set<Reader>();
+  #wasSent = false;
+  readonly #readers = new Readers();
 
   /** @internal */
   constructor(requests: Requests, origin: Origin) {
@@ -167,12 +173,12 @@ export class Turn<M = unknown> implements AsyncIterable<TurnEvent>, PromiseLike<
     done?: ((result: TurnResult<M>) => A | PromiseLike<A>) | null,
     failed?: ((reason: unknown) => B | PromiseLike<B>) | null,
   ): Promise<A | B> {
+    this.#readers.hurry();
     return this.#start().then(done, failed);
   }
 
   async *[Symbol.asyncIterator](): AsyncGenerator<TurnEvent, void> {
-    const reader = new Reader();
-    this.#readers.add(reader);
+    const reader = this.#readers.begin();
     try {
       this.#start().then(
         () => reader.end(),
@@ -180,8 +186,7 @@ export class Turn<M = unknown> implements AsyncIterable<TurnEvent>, PromiseLike<
       );
       yield* reader;
     } finally {
-      this.#readers.delete(reader);
-      reader.close();
+      this.#readers.end(reader);
     }
   }
 
@@ -214,18 +219,28 @@ export class Turn<M = unknown> implements AsyncIterable<TurnEvent>, PromiseLike<
     const { signal } = this.#origin.options;
     try {
       for await (const event of this.#events()) {
-        for (const reader of this.#readers) {
-          await reader.push(event);
-        }
+        await this.#readers.push(event);
       }
       return await this.#conclude();
     } catch (error) {
-      const gaveUp = signal?.aborted && this.#origin.kind === "turn" && this.#origin.options.onDisconnect === "cancel";
-      if (gaveUp && this.#runId !== undefined) {
-        // The connection that the server watches may have been an earlier one.
-        await this.cancel("the client disconnected").catch(() => {});
+      if (signal?.aborted && this.#origin.kind === "turn" && this.#origin.options.onDisconnect === "cancel") {
+        await this.#giveUp().catch(() => {});
       }
       throw error;
+    }
+  }
+
+  /** Cancels the run. The server does not do that when the connection ends, because another one may follow. */
+  async #giveUp(): Promise<void> {
+    const signal = AbortSignal.timeout(GIVE_UP_MS);
+    const persisted = <T>(path: string, init: RequestInit) =>
+      persist(() => this.#requests.json<T>(path, { ...init, signal }), { retryForMs: GIVE_UP_MS, signal });
+    if (this.#runId === undefined && this.#wasSent) {
+      // Nothing came back yet. The same request under its key says which run it is.
+      this.#runId = (await persisted<Answer>(this.#batch({ wait: "0s" }), this.#turnRequest())).run_id;
+    }
+    if (this.#runId !== undefined) {
+      await persisted(`/v1/runs/${this.#runId}/cancel`, post({ reason: "the client gave up" }));
     }
   }
 
@@ -261,6 +276,7 @@ export class Turn<M = unknown> implements AsyncIterable<TurnEvent>, PromiseLike<
       const last = this.#last === undefined ? {} : { "last-event-id": this.#last };
       return this.#requests.send(path, { ...abort, headers: { ...headers, ...last } });
     }
+    this.#wasSent = true;
     return this.#requests.send(this.#batch({ wait: WAIT, floor_policy: policy }), {
       ...abort,
       ...this.#turnRequest(headers),
@@ -333,8 +349,8 @@ export class Turn<M = unknown> implements AsyncIterable<TurnEvent>, PromiseLike<
     };
     const calls = this.#aiCalls();
     if (calls !== undefined) {
-      const message: AiToolMessage = asToolMessage(calls, answer.messages, results);
-      return { ...common, messages: [message] as M[], format: "ai-sdk" };
+      const answers: AiToolMessage[] = calls.length > 0 ? [asToolMessage(calls, answer.messages, results)] : [];
+      return { ...common, messages: answers as M[], format: "ai-sdk" };
     }
     return { ...common, messages: answer.messages as M[], format: answer.format };
   }
@@ -411,7 +427,6 @@ export class Turn<M = unknown> implements AsyncIterable<TurnEvent>, PromiseLike<
     const toolyard: Partial<Schemas["RunOptions"]> = {
       ...(options.context && { context: JSON.stringify(options.context) }),
       ...(files.length > 0 && { files }),
-      ...(options.onDisconnect && { on_disconnect: options.onDisconnect }),
       ...(options.tools && { tools: options.tools }),
       ...(approve && { approve }),
       ...(options.rules && { rules: options.rules }),
@@ -432,60 +447,6 @@ function post(body: unknown): RequestInit {
     body: typeof body === "string" ? body : JSON.stringify(body),
     headers: { "content-type": "application/json" },
   };
-}
-
-/** Events on their way to one reader. */
-class Reader implements AsyncIterable<TurnEvent> {
-  readonly #waiting: TurnEvent[] = [];
-  #ended: { error?: unknown } | undefined;
-  #closed = false;
-  #changed: () => void = () => {};
-  #taken: () => void = () => {};
-
-  /** Waits while the reader is behind. */
-  async push(event: TurnEvent): Promise<void> {
-    this.#waiting.push(event);
-    this.#changed();
-    while (this.#waiting.length >= WAITING_MAX && !this.#closed) {
-      await new Promise<void>((resolve) => {
-        this.#taken = resolve;
-      });
-    }
-  }
-
-  end(): void {
-    this.#ended = {};
-    this.#changed();
-  }
-
-  fail(error: unknown): void {
-    this.#ended = { error };
-    this.#changed();
-  }
-
-  close(): void {
-    this.#closed = true;
-    this.#taken();
-  }
-
-  async *[Symbol.asyncIterator](): AsyncGenerator<TurnEvent, void> {
-    for (;;) {
-      const event = this.#waiting.shift();
-      if (event !== undefined) {
-        this.#taken();
-        yield event;
-      } else if (this.#ended !== undefined) {
-        if ("error" in this.#ended) {
-          throw this.#ended.error;
-        }
-        return;
-      } else {
-        await new Promise<void>((resolve) => {
-          this.#changed = resolve;
-        });
-      }
-    }
-  }
 }
 
 export { ToolyardError };

@@ -1,18 +1,29 @@
-//! The declaration of a tool, as JavaScript writes it. The manifest is made of it as of a tool in Rust.
+//! The declaration of a tool as JSON, for libraries that host tools of other languages. The manifest is made of it as
+//! of a tool in Rust.
 
-use std::time::Duration;
+use std::time::{Duration, TryFromFloatSecsError};
 
 use serde::Deserialize;
 use serde_json::Value;
-use toolyard_tool::{About, AfterPartialOutput, Concurrency, Permission};
 
-/// The options of `tool` in JavaScript. Times are in seconds.
+use crate::{About, AfterPartialOutput, Concurrency, Permission};
+
+/// A time that is none.
+#[derive(Debug, thiserror::Error)]
+#[error("{name} is {seconds} seconds: {why}")]
+pub struct InvalidTime {
+    name: &'static str,
+    seconds: f64,
+    why: TryFromFloatSecsError,
+}
+
+/// What a tool is, with its name and the schema of its arguments. Times are in seconds.
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
-pub(crate) struct Declared {
-    pub(crate) name: String,
+pub struct Declared {
+    pub name: String,
     description: String,
-    pub(crate) input_schema: Value,
+    pub input_schema: Value,
     output_schema: Option<Value>,
     title: Option<String>,
     category: Option<String>,
@@ -24,7 +35,10 @@ pub(crate) struct Declared {
     exclusive_when: Option<Value>,
     parallel_when: Option<Value>,
     timeout: Option<f64>,
+    /// 0 is no limit.
     idle_timeout: Option<f64>,
+    /// The first pause and the longest one.
+    backoff: Option<(f64, f64)>,
     attempts: Option<u32>,
     max_concurrent: Option<u32>,
     running_max: Option<u32>,
@@ -48,6 +62,7 @@ struct Flags {
     open_world: bool,
     uses_machine: bool,
     streaming: bool,
+    waiting: bool,
     needs_approval: bool,
     #[serde(rename = "final")]
     is_final: bool,
@@ -88,7 +103,11 @@ struct GivenAlias {
 
 impl Declared {
     /// The manifest, except for name and schema of the arguments.
-    pub(crate) fn about(&self) -> Result<About, String> {
+    ///
+    /// # Errors
+    ///
+    /// A time is negative, too long, or no number.
+    pub fn about(&self) -> Result<About, InvalidTime> {
         let about = self.flags.apply(About::new(self.description.clone()));
         let about = self.texts(about);
         let mut about = about
@@ -118,7 +137,11 @@ impl Declared {
             about = about.attempt_timeout(duration("timeout", seconds)?);
         }
         if let Some(seconds) = self.idle_timeout {
-            about = about.idle_timeout(Some(duration("idleTimeout", seconds)?));
+            let limit = duration("idleTimeout", seconds)?;
+            about = about.idle_timeout((!limit.is_zero()).then_some(limit));
+        }
+        if let Some((first, longest)) = self.backoff {
+            about = about.backoff(duration("backoff", first)?, duration("backoff", longest)?);
         }
         Ok(match self.attempts {
             Some(attempts) => about.attempts_max(attempts),
@@ -147,13 +170,14 @@ impl Declared {
 impl Flags {
     fn apply(&self, about: About) -> About {
         type Setter = fn(About) -> About;
-        let set: [(bool, Setter); 10] = [
+        let set: [(bool, Setter); 11] = [
             (self.read_only, About::read_only),
             (self.idempotent, About::idempotent),
             (self.destructive, About::destructive),
             (self.open_world, About::open_world),
             (self.uses_machine, About::uses_machine),
             (self.streaming, About::streaming),
+            (self.waiting, About::waiting),
             (self.needs_approval, About::requires_confirmation),
             (self.is_final, About::final_),
             (self.return_direct, About::return_direct),
@@ -163,6 +187,45 @@ impl Flags {
     }
 }
 
-pub(crate) fn duration(name: &str, seconds: f64) -> Result<Duration, String> {
-    Duration::try_from_secs_f64(seconds).map_err(|error| format!("{name} is {seconds} seconds: {error}"))
+/// A time in seconds, as declarations have it.
+///
+/// # Errors
+///
+/// It is negative, too long, or no number.
+pub fn duration(name: &'static str, seconds: f64) -> Result<Duration, InvalidTime> {
+    Duration::try_from_secs_f64(seconds).map_err(|why| InvalidTime { name, seconds, why })
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::{Context, Manifest, Output, Table, ToolError};
+
+    struct Nothing;
+
+    impl crate::AnyTool for Nothing {
+        async fn call(&self, _: &Context, _: Value) -> Result<Output, ToolError> {
+            Ok(().into())
+        }
+    }
+
+    fn manifest(more: Value) -> Manifest {
+        let mut given = json!({ "name": "a", "description": "A tool.", "inputSchema": { "type": "object" } });
+        given.as_object_mut().expect("an object").extend(more.as_object().expect("an object").clone());
+        let declared: Declared = serde_json::from_value(given).expect("a declaration");
+        let about = declared.about().expect("times");
+        let schema = declared.input_schema.to_string();
+        let table = Table::new().host_any(&declared.name, schema, about, Nothing).expect("a tool");
+        table.manifests().next().expect("one tool").clone()
+    }
+
+    #[test]
+    fn an_idle_timeout_of_zero_is_no_limit() {
+        let idle = |more| manifest(more).policy.idle_timeout;
+        assert_eq!(idle(json!({ "streaming": true, "idleTimeout": 0 })), None);
+        assert_eq!(idle(json!({ "streaming": true, "idleTimeout": 2.5 })), Some(Duration::from_millis(2500)));
+        assert_eq!(idle(json!({ "streaming": true })), Some(Duration::from_secs(60)));
+    }
 }

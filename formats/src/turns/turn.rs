@@ -112,16 +112,20 @@ impl Turn {
         }
         let text = std::str::from_utf8(turn).map_err(|error| Error::new("", Problem::NotJson(error.to_string())))?;
         let root = Node::parse(text, "")?;
-        let message = chunks::assembled(&root)?;
-        let root = match &message {
-            Some(message) => Node::parse(message, "")?,
-            None => root,
-        };
+        let Some(message) = chunks::assembled(&root)? else { return Self::read(&root, form) };
+        // No place in the message is one in the stream's events: all of it is the turn as a whole.
+        let whole = |error: Error| Error { pointer: String::new(), ..error };
+        let mut turn = Node::parse(&message, "").and_then(|root| Self::read(&root, form)).map_err(whole)?;
+        turn.calls.iter_mut().for_each(|call| call.pointer.clear());
+        Ok(turn)
+    }
+
+    fn read(root: &Node<'_>, form: Option<Form>) -> Result<Self, Error> {
         let form = match form {
-            Some(form) => form.confirmed(&root)?,
-            None => Form::recognised(&root)?,
+            Some(form) => form.confirmed(root)?,
+            None => Form::recognised(root)?,
         };
-        Self::parse_node(&root, form)
+        Self::parse_node(root, form)
     }
 
     /// Reads a turn of a form.

@@ -13,6 +13,29 @@ use crate::turns::{Answer, Part};
 /// Bytes of a call's output that a model is given; as many as a result may have.
 const SAID_BYTES_MAX: usize = 256 * 1024;
 
+/// Bytes of a stored image or document that answers have inline; a larger one is given by its URL.
+pub const INLINED_BYTES_MAX: u64 = 8 * 1024 * 1024;
+/// Bytes of all that the answers of a run have inline, because each reader holds them in memory.
+pub const ALL_INLINED_BYTES_MAX: u64 = 16 * 1024 * 1024;
+
+/// The stored images and documents among the results of an event, as far as the APIs of vendors have them inline.
+pub fn inlined(event: &v1::RunEvent) -> impl Iterator<Item = &v1::Object> {
+    let outcome = match &event.event {
+        Some(Event::CallEnded(ended)) => ended.outcome.as_ref(),
+        _ => None,
+    };
+    let results = outcome.into_iter().flat_map(|outcome| &outcome.result);
+    results.filter_map(|content| match content.body.as_ref()? {
+        Body::Object(object) if is_inlined(&object.media_type) => Some(object),
+        _ => None,
+    })
+}
+
+/// Only what the APIs of vendors take.
+fn is_inlined(media_type: &str) -> bool {
+    matches!(media_type, "image/png" | "image/jpeg" | "image/webp" | "image/gif" | "application/pdf")
+}
+
 /// The calls of a run by their ids.
 #[derive(Debug, Default)]
 pub struct Heard {

@@ -44,12 +44,6 @@ pub const PARTIAL_IMAGE: &str = "partial_image";
 /// that is gathered for a model leaves it out.
 pub const AGENT_TEXT: &str = "agent";
 
-/// Whether a text can be the name of a tool.
-#[must_use]
-pub fn is_tool(name: &str) -> bool {
-    name.parse::<run::ToolName>().is_ok()
-}
-
 /// The path of an object at any coordinator's HTTP port.
 #[must_use]
 pub fn object_path(object_id: impl std::fmt::Display) -> String {

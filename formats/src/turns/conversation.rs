@@ -139,11 +139,8 @@ fn gemini_result(response: &Node<'_>) -> (String, bool) {
 fn calls(node: &Node<'_>, form: Form) -> Vec<ConversationCall> {
     let Ok(turn) = Turn::parse_node(node, form) else { return Vec::new() };
     let calls = turn.calls.into_iter().map(|call| ConversationCall {
+        tool: call.tool(),
         call_id: call.id,
-        tool: match call.namespace {
-            Some(namespace) => format!("{namespace}.{}", call.name),
-            None => call.name,
-        },
         arguments: match call.arguments {
             Arguments::Json(text) | Arguments::Unreadable { text, .. } => text,
         },

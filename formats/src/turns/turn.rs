@@ -2,6 +2,9 @@
 
 use std::collections::{HashMap, HashSet};
 
+use proto::v1;
+use run::ToolName;
+use serde_json::Value;
 use serde_json::value::RawValue;
 
 use crate::turns::answer::Answer;
@@ -192,6 +195,41 @@ impl Call {
     #[must_use]
     pub fn has_own_id(&self) -> bool {
         self.vendor_id() == Some(self.id.as_str())
+    }
+
+    /// The name of the tool, with the set to which it belongs.
+    #[must_use]
+    pub fn tool(&self) -> String {
+        match &self.namespace {
+            Some(namespace) => format!("{namespace}.{}", self.name),
+            None => self.name.clone(),
+        }
+    }
+
+    /// The call as it is to be executed. `request_tools` are those of its request: one that takes text is given the
+    /// text.
+    ///
+    /// # Errors
+    /// Why the call fails alone.
+    pub fn to_execute(&self, request_tools: &[v1::RequestTool]) -> Result<v1::NewCall, String> {
+        let tool = self.tool();
+        if tool.parse::<ToolName>().is_err() {
+            return Err(format!("there is no tool {:?}", self.name));
+        }
+        let arguments = match &self.arguments {
+            Arguments::Json(arguments) => arguments,
+            Arguments::Unreadable { why, .. } => return Err(why.to_string()),
+        };
+        let takes_text = |own: &v1::RequestTool| {
+            own.name == tool && !matches!(own.format, Some(v1::request_tool::Format::InputSchema(_)))
+        };
+        let arguments = if request_tools.iter().any(takes_text) {
+            let input: Value = serde_json::from_str(arguments).unwrap_or_default();
+            input["input"].as_str().unwrap_or(arguments).to_owned()
+        } else {
+            arguments.clone()
+        };
+        Ok(v1::NewCall { call_id: self.id.clone(), tool, arguments, ..v1::NewCall::default() })
     }
 
     /// The id that the vendor gave the call, if it gave one.

@@ -49,7 +49,7 @@ impl Running {
         let (tool, arguments) = call;
         let described: Described = serde_json::from_str(beside).map_err(|error| wrong(&error))?;
         let arguments: Value = serde_json::from_str(&arguments).map_err(|error| wrong(&error))?;
-        if !proto::names::is_tool(&tool) {
+        if tool.parse::<::worker::ToolName>().is_err() {
             return Err(PyValueError::new_err(format!("{tool:?} is no name of a tool")));
         }
         let mut requester = Requester::default();

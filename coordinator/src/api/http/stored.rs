@@ -4,19 +4,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
+use formats::heard::{ALL_INLINED_BYTES_MAX, INLINED_BYTES_MAX, inlined};
 use futures::TryStreamExt as _;
 use proto::v1;
-use proto::v1::run_event::Event;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use crate::admission::error::RequestError;
 use crate::api::objects::{Reading, Wanted};
 use crate::api::{Api, ApiError};
-
-/// Bytes of one that is inlined; a larger one is given by its URL.
-pub(crate) const ONE_BYTES_MAX: u64 = 8 * 1024 * 1024;
-/// Bytes of all that are inlined for a run, because each reader holds them in memory.
-pub(crate) const ALL_BYTES_MAX: u64 = 16 * 1024 * 1024;
 
 /// Bytes of all that this process holds for its readers at a time.
 const PROCESS_BYTES_MAX: usize = 256 * 1024 * 1024;
@@ -67,7 +62,7 @@ impl Room {
 
 impl Default for Room {
     fn default() -> Self {
-        Self { left: ALL_BYTES_MAX, held: None }
+        Self { left: ALL_INLINED_BYTES_MAX, held: None }
     }
 }
 
@@ -79,8 +74,8 @@ pub(crate) async fn read(
     room: &mut Room,
 ) -> Result<Vec<(String, Bytes)>, ApiError> {
     let mut stored = Vec::new();
-    for object in events.iter().flat_map(objects) {
-        if object.size_bytes > ONE_BYTES_MAX.min(room.left) {
+    for object in events.iter().flat_map(inlined) {
+        if object.size_bytes > INLINED_BYTES_MAX.min(room.left) {
             continue;
         }
         room.left -= object.size_bytes;
@@ -100,23 +95,6 @@ pub(crate) async fn read(
         }
     }
     Ok(stored)
-}
-
-fn objects(event: &v1::RunEvent) -> impl Iterator<Item = &v1::Object> {
-    let outcome = match &event.event {
-        Some(Event::CallEnded(ended)) => ended.outcome.as_ref(),
-        _ => None,
-    };
-    let results = outcome.into_iter().flat_map(|outcome| &outcome.result);
-    results.filter_map(|content| match content.body.as_ref()? {
-        v1::content::Body::Object(object) if is_inlined(&object.media_type) => Some(object),
-        _ => None,
-    })
-}
-
-/// Only what the APIs of vendors take.
-fn is_inlined(media_type: &str) -> bool {
-    matches!(media_type, "image/png" | "image/jpeg" | "image/webp" | "image/gif" | "application/pdf")
 }
 
 #[cfg(test)]

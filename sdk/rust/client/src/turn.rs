@@ -2,11 +2,9 @@
 
 use std::collections::HashMap;
 
-use formats::heard::Heard;
-use formats::turns::{self, Answer, Arguments};
+use formats::heard::{ALL_INLINED_BYTES_MAX, Heard, INLINED_BYTES_MAX, inlined};
+use formats::turns::{self, Answer};
 use proto::v1;
-use proto::v1::run_event::Event;
-use serde_json::Value;
 use serde_json::value::RawValue;
 
 use crate::client::{Client, passes};
@@ -14,11 +12,6 @@ use crate::error::Error;
 use crate::watch::{Floor, Watch};
 
 pub use formats::turns::{Call, Error as UnreadableTurn, Form, Reason as PassedOver, SkippedItem};
-
-/// Bytes of a stored image or document that the messages have inline.
-const INLINE_BYTES_MAX: u64 = 8 * 1024 * 1024;
-/// Bytes of all of them, because they are held in memory.
-const INLINE_BYTES_OF_TURN_MAX: u64 = 16 * 1024 * 1024;
 
 /// A turn of a model in the form of its vendor, while its calls are executed.
 ///
@@ -77,12 +70,12 @@ impl Turn {
             refused: HashMap::new(),
             heard: Heard::default(),
             running: None,
-            room_bytes: INLINE_BYTES_OF_TURN_MAX,
+            room_bytes: ALL_INLINED_BYTES_MAX,
             fetched: None,
             stored: Vec::new(),
         };
         for call in &read.turn.calls {
-            if let Err(why) = read.arguments(call) {
+            if let Err(why) = call.to_execute(&read.options.request_tools) {
                 read.refused.insert(call.id.clone(), why);
             }
         }
@@ -110,11 +103,8 @@ impl Turn {
     /// The calls that are executed: all but those that cannot be read.
     #[must_use]
     pub fn executed(&self) -> Vec<v1::NewCall> {
-        let call = |call: &Call| {
-            let arguments = self.arguments(call).ok()?;
-            Some(v1::NewCall { call_id: call.id.clone(), tool: own_name(call), arguments, ..v1::NewCall::default() })
-        };
-        self.turn.calls.iter().filter_map(call).collect()
+        let own = &self.options.request_tools;
+        self.turn.calls.iter().filter_map(|call| call.to_execute(own).ok()).collect()
     }
 
     /// Has the calls executed. If the run of this request id exists, its output is read from the beginning. Does
@@ -152,7 +142,7 @@ impl Turn {
         if self.fetched.is_none() {
             let Some(events) = self.fetch().await? else { return Ok(None) };
             events.iter().for_each(|event| self.heard.take(event));
-            self.stored.extend(events.iter().flat_map(stored).cloned());
+            self.stored.extend(events.iter().flat_map(inlined).cloned());
             self.fetched = Some(events);
         }
         while let Some(object) = self.stored.last().cloned() {
@@ -197,30 +187,10 @@ impl Turn {
         self.refused.get(call_id).map(String::as_str)
     }
 
-    /// The arguments of a call, or why it is not executed.
-    fn arguments(&self, call: &Call) -> Result<String, String> {
-        let arguments = match &call.arguments {
-            Arguments::Json(arguments) => arguments,
-            Arguments::Unreadable { why, .. } => return Err(why.to_string()),
-        };
-        let name = own_name(call);
-        if !proto::names::is_tool(&name) {
-            return Err(format!("there is no tool {:?}", call.name));
-        }
-        let takes_text = |tool: &v1::RequestTool| {
-            tool.name == name && !matches!(tool.format, Some(v1::request_tool::Format::InputSchema(_)))
-        };
-        if self.options.request_tools.iter().any(takes_text) {
-            let input: Value = serde_json::from_str(arguments).unwrap_or_default();
-            return Ok(input["input"].as_str().unwrap_or(arguments).to_owned());
-        }
-        Ok(arguments.clone())
-    }
-
     /// Reads a stored image or document, so that the messages have it inline. One that is gone, or that the caller may
     /// not read, stays a reference.
     async fn inline(&mut self, object: v1::Object) -> Result<(), Error> {
-        let Some((client, _)) = self.running.as_ref().filter(|_| object.size_bytes <= INLINE_BYTES_MAX) else {
+        let Some((client, _)) = self.running.as_ref().filter(|_| object.size_bytes <= INLINED_BYTES_MAX) else {
             return Ok(());
         };
         let Some(left) = self.room_bytes.checked_sub(object.size_bytes) else { return Ok(()) };
@@ -254,33 +224,11 @@ async fn created(client: &Client, run: v1::CreateRunRequest, floor: Floor) -> Re
     client.watch_in(&run.run_id, None, floor).await
 }
 
-/// The name that the model called, with its namespace.
-fn own_name(call: &Call) -> String {
-    match &call.namespace {
-        Some(namespace) => format!("{namespace}.{}", call.name),
-        None => call.name.clone(),
-    }
-}
-
-/// Stored images and documents of a result, as far as vendors' forms have them inline.
-fn stored(event: &v1::RunEvent) -> impl Iterator<Item = &v1::Object> {
-    let outcome = match &event.event {
-        Some(Event::CallEnded(ended)) => ended.outcome.as_ref(),
-        _ => None,
-    };
-    let results = outcome.into_iter().flat_map(|outcome| &outcome.result);
-    results.filter_map(|content| match content.body.as_ref()? {
-        v1::content::Body::Object(object) if is_inlined(&object.media_type) => Some(object),
-        _ => None,
-    })
-}
-
-fn is_inlined(media_type: &str) -> bool {
-    matches!(media_type, "image/png" | "image/jpeg" | "image/webp" | "image/gif" | "application/pdf")
-}
-
 #[cfg(test)]
 mod tests {
+    use proto::v1::run_event::Event;
+    use serde_json::Value;
+
     use super::*;
 
     fn read(message: &str) -> Turn {

@@ -6,11 +6,9 @@ use std::time::Duration;
 
 use formats::openai::InputError;
 use formats::options::{Enveloped, ON_DISCONNECT, Options, on_disconnect};
-use formats::turns::{Arguments, Form, History, Turn};
+use formats::turns::{Form, History, Turn};
 use proto::convert::{self, api};
 use proto::v1;
-use run::ToolName;
-use serde_json::Value;
 use serde_json::value::RawValue;
 
 use crate::api::http::ask::Ask;
@@ -121,21 +119,11 @@ impl Terms {
     pub(super) fn calls(&mut self) -> (Vec<v1::NewCall>, HashMap<String, String>) {
         let (mut calls, mut refused) = (Vec::new(), HashMap::new());
         for call in &self.turn.calls {
-            let name = match &call.namespace {
-                Some(namespace) => format!("{namespace}.{}", call.name),
-                None => call.name.clone(),
-            };
-            match self.arguments(call, &name) {
-                Ok(arguments) => {
+            match call.to_execute(&self.options.run.request_tools) {
+                Ok(new) => {
                     let options = self.options.run.calls.iter().position(|options| options.call_id == call.id);
                     self.called_at.push((call.pointer.clone(), options));
-                    calls.push(self.options.give_to_call(v1::NewCall {
-                        call_id: call.id.clone(),
-                        tool: name,
-                        arguments,
-                        not_before: self.not_before,
-                        ..v1::NewCall::default()
-                    }));
+                    calls.push(self.options.give_to_call(v1::NewCall { not_before: self.not_before, ..new }));
                 }
                 Err(why) => {
                     refused.insert(call.id.clone(), why);
@@ -143,25 +131,6 @@ impl Terms {
             }
         }
         (calls, refused)
-    }
-
-    /// The arguments of a call, or why the call fails alone.
-    fn arguments(&self, call: &formats::turns::Call, name: &str) -> Result<String, String> {
-        if name.parse::<ToolName>().is_err() {
-            return Err(format!("there is no tool {:?}", call.name));
-        }
-        let arguments = match &call.arguments {
-            Arguments::Json(arguments) => arguments,
-            Arguments::Unreadable { why, .. } => return Err(why.to_string()),
-        };
-        let takes_text = |tool: &v1::RequestTool| {
-            tool.name == name && !matches!(tool.format, Some(v1::request_tool::Format::InputSchema(_)))
-        };
-        if self.options.run.request_tools.iter().any(takes_text) {
-            let input: Value = serde_json::from_str(arguments).unwrap_or_default();
-            return Ok(input["input"].as_str().unwrap_or(arguments).to_owned());
-        }
-        Ok(arguments.clone())
     }
 
     /// Where in the request a field of the message is that was made from it.

@@ -3,8 +3,8 @@
 use std::collections::HashSet;
 use std::sync::Arc;
 
-use proto::conversation::{self, Message, MessageCall, MessageRole};
-use proto::v1;
+use proto::conversation::NoRole;
+use proto::v1::{ConversationCall, ConversationMessage, ConversationRole};
 use run::CallId;
 
 use super::read::malformed;
@@ -14,39 +14,46 @@ use crate::admission::error::RequestError;
 
 /// Gives the calls of a request its conversation. `is_new`: they are the first of their run.
 pub(super) fn give(
-    wire: Vec<v1::ConversationMessage>,
+    mut messages: Vec<ConversationMessage>,
     calls: &mut [RequestedCall],
     is_new: bool,
 ) -> Result<(), RequestError> {
-    if wire.is_empty() {
+    if messages.is_empty() {
         return Ok(());
     }
-    let messages = conversation::messages(wire);
-    let mut messages = messages.map_err(|error| malformed(format!("conversation[{}].role", error.0))(error))?;
+    if let Some(index) = messages.iter().position(|message| message.role() == ConversationRole::Unspecified) {
+        return Err(malformed(format!("conversation[{index}].role"))(NoRole(index)));
+    }
     if !has_open_calls(&messages) {
         messages.push(asking(calls, is_new));
     }
-    let conversation = Arc::new(Conversation::of(&messages, calls.len())?);
+    let conversation = Arc::new(Conversation::of(messages, calls.len()));
     calls.iter_mut().for_each(|call| call.conversation = Some(Arc::clone(&conversation)));
     Ok(())
 }
 
 /// Whether the conversation ends with calls of the model that have no results.
-fn has_open_calls(messages: &[Message]) -> bool {
-    let Some(last) = messages.iter().rposition(|message| message.role != MessageRole::Tool) else { return false };
+fn has_open_calls(messages: &[ConversationMessage]) -> bool {
+    let is_of_tools = |message: &ConversationMessage| message.role() == ConversationRole::Tool;
+    let Some(last) = messages.iter().rposition(|message| !is_of_tools(message)) else { return false };
     let (message, results) = (&messages[last], messages[last + 1..].iter().flat_map(|message| &message.results));
     let answered: HashSet<&str> = results.map(|result| result.call_id.as_str()).collect();
-    let is_open = |call: &MessageCall| ![&call.call_id, &call.tool].iter().any(|id| answered.contains(id.as_str()));
-    message.role == MessageRole::Assistant && message.calls.iter().any(is_open)
+    let is_open =
+        |call: &ConversationCall| ![&call.call_id, &call.tool].iter().any(|id| answered.contains(id.as_str()));
+    message.role() == ConversationRole::Assistant && message.calls.iter().any(is_open)
 }
 
 /// The assistant's message with the calls of a request.
-fn asking(calls: &[RequestedCall], is_new: bool) -> Message {
+fn asking(calls: &[RequestedCall], is_new: bool) -> ConversationMessage {
     let calls = calls.iter().enumerate().map(|(index, call)| {
         // As a call without an id is named when it is accepted.
         let made = if is_new { format!("call_{index}") } else { String::new() };
-        let id = call.id.as_ref().map_or(made, CallId::to_string);
-        MessageCall::new(id, call.tool.to_string(), &String::from_utf8_lossy(&call.arguments))
+        ConversationCall {
+            call_id: call.id.as_ref().map_or(made, CallId::to_string),
+            tool: call.tool.to_string(),
+            arguments: String::from_utf8_lossy(&call.arguments).into_owned(),
+        }
     });
-    Message { role: MessageRole::Assistant, text: String::new(), calls: calls.collect(), results: Vec::new() }
+    let role = ConversationRole::Assistant.into();
+    ConversationMessage { role, calls: calls.collect(), ..ConversationMessage::default() }
 }

@@ -9,7 +9,7 @@ use run::{Event, ObjectId, RunId};
 
 use super::Runs;
 use crate::admission::accept::{Offer, RequestedCall, Scope};
-use crate::admission::conversation::Conversation;
+use crate::admission::conversation::{Conversation, opens};
 use crate::admission::error::RequestError;
 use crate::fleet::registry::Entry;
 use crate::objects::take;
@@ -23,16 +23,13 @@ impl Runs {
         run: RunId,
         events: &mut [Event],
     ) -> Result<Option<ObjectId>, RequestError> {
-        let conversation = conversation.in_run(run);
-        let mut has_any = false;
-        for event in events {
-            if let Event::RunOpened(opened) = event {
-                has_any |= conversation.place(&mut opened.calls);
-            }
-        }
-        if !has_any {
-            return Ok(None);
-        }
+        let opened = events.iter_mut().find_map(|event| match event {
+            Event::RunOpened(opened) if opened.calls.iter().any(|call| opens(call)) => Some(opened),
+            _ => None,
+        });
+        let Some(opened) = opened else { return Ok(None) };
+        let conversation = conversation.in_run(run)?;
+        conversation.place(&mut opened.calls);
         self.put(&conversation).await?;
         Ok(Some(conversation.object_id().clone()))
     }
@@ -48,7 +45,7 @@ impl Runs {
         let Some(conversation) = calls.first().and_then(|call| call.conversation.clone()) else { return Ok(None) };
         let mut stored = None;
         let conversation = if calls.iter().any(|call| requests(call, &scope.offer)) {
-            let conversation = conversation.in_run(run);
+            let conversation = conversation.in_run(run)?;
             // A context may leave no room for a small one.
             let has_context = !scope.context.is_empty() || calls.iter().any(|call| !call.context.is_empty());
             if !conversation.is_inline() || has_context {

@@ -6,6 +6,7 @@ mod responses;
 pub(crate) mod schemas;
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use axum::Router;
 use axum::body::Body;
@@ -23,6 +24,7 @@ use http::{HeaderValue, Method, StatusCode, header};
 use proto::{Reason, v1};
 use run::{Run, RunId, ToolName};
 use serde_json::{Value, json};
+use tokio::time::timeout;
 
 use super::ask::Ask;
 use super::batch::shared;
@@ -244,6 +246,9 @@ fn malformed(parameter: &str, message: &str) -> Wrong {
 }
 
 /// The form of the tools' names in requests of these APIs.
+/// How long the log may take to return the next entries that it is known to hold.
+const READ_WAIT: Duration = Duration::from_secs(10);
+
 pub(super) const FORM: Format = Format::OpenAi;
 
 /// The body of a request, without tools that are not executed here if the client does not want them refused.
@@ -279,6 +284,13 @@ async fn watch_by(api: &Api, of: SharedRun, policy: v1::FloorPolicy) -> Result<B
     let mut reader = api.watch_run(request).await?;
     of.share.into_iter().for_each(|share| reader.narrow(share.places()));
     Ok(reader)
+}
+
+/// The next events up to an entry that the log is known to hold.
+async fn read_through(reader: &mut Reader, through: u64) -> Result<Option<Vec<v1::RunEvent>>, Wrong> {
+    let events = timeout(READ_WAIT, reader.next_through(through)).await;
+    let late = |_| RequestError::BrokerUnavailable("the log did not return entries that it holds".into());
+    Ok(events.map_err(late)?.map_err(ApiError::from)?)
 }
 
 /// Cancels the calls of a request when its client disconnects, if the client wants that.

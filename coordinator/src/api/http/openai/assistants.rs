@@ -1,7 +1,5 @@
 //! The part of OpenAI's Assistants API that concerns runs: their calls are steps, and client calls require action.
 
-use std::time::Duration;
-
 use axum::response::Response;
 use axum::routing::{get, post};
 use formats::openai::assistants::{Asked, Event, Stream, tool_outputs};
@@ -10,23 +8,19 @@ use http::Method;
 use proto::{Reason, v1};
 use run::Run;
 use serde_json::json;
-use tokio::time::Instant;
 use uuid::Builder;
 
 use super::{
-    FORM, Face, Route, Wrong, abandoned, answer, body, cancel_all, execute, has_all, hosted, list, path, streamed,
-    watch,
+    FORM, Face, Route, Wrong, abandoned, answer, body, cancel_all, execute, has_all, hosted, list, path, read_through,
+    streamed, watch,
 };
 use crate::admission::error::RequestError;
+use crate::api::Api;
 use crate::api::http::ask::Ask;
 use crate::api::http::sse;
 use crate::api::problem::Problem;
-use crate::api::{Api, ApiError};
 use crate::auth::callers::Role;
 use crate::readers::Reader;
-
-/// How long the log may take to return entries that it is known to hold.
-const READ_WAIT: Duration = Duration::from_secs(10);
 
 #[rustfmt::skip]
 pub(super) const ROUTES: &[Route] = &[
@@ -161,12 +155,7 @@ async fn cancel(api: Api, ask: Asks) -> Answered {
 async fn standing(api: &Api, (mut reader, run): (Box<Reader>, SharedRun), thread: &str) -> Result<Stream, Wrong> {
     let through = api.runs.journal.last_of_run(run.run).await.map_err(RequestError::from)?;
     let mut stream = Stream::new(run, thread);
-    let give_up = Instant::now() + READ_WAIT;
-    loop {
-        let events = tokio::time::timeout_at(give_up, reader.next_through(through)).await;
-        let events = events
-            .map_err(|_| RequestError::BrokerUnavailable("the log did not return entries that it holds".into()))?;
-        let Some(events) = events.map_err(ApiError::from)? else { break };
+    while let Some(events) = read_through(&mut reader, through).await? {
         for event in &events {
             stream.take(event, reader.run());
         }

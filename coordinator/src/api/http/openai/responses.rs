@@ -18,16 +18,16 @@ use tokio::time::timeout;
 
 use super::{
     FORM, Face, Route, Wrong, abandoned, answer, body, cancel_all, execute, has_all, hosted, list, malformed, path,
-    stored_run, streamed, watch, watch_by,
+    read_through, stored_run, streamed, watch, watch_by,
 };
 use crate::admission::error::RequestError;
+use crate::api::Api;
 use crate::api::abandoned::Abandoned;
 use crate::api::http::ask::Ask;
 use crate::api::http::sse;
 use crate::api::http::stored::{self, Room};
 use crate::api::output::broken;
 use crate::api::problem::Problem;
-use crate::api::{Api, ApiError};
 use crate::auth::callers::Role;
 use crate::nats::journal::ReadError;
 use crate::owner::Stopped;
@@ -36,8 +36,6 @@ use crate::requests::{RequestKey, Taken};
 
 /// How long a cancelled response may take to end before its present state is returned: a tool has 5 s to stop.
 const CANCEL_WAIT: Duration = Duration::from_secs(8);
-/// How long the log may take to return the next entries that it is known to hold.
-const READ_WAIT: Duration = Duration::from_secs(10);
 
 #[rustfmt::skip]
 pub(super) const ROUTES: &[Route] = &[
@@ -142,13 +140,6 @@ async fn part_of_answers(api: &Api, continued: &Continued) -> Result<Option<u32>
         events.iter().for_each(|event| answered.take(event, reader.run()));
     }
     Ok(answered.part())
-}
-
-/// The next events up to an entry that the log is known to hold.
-async fn read_through(reader: &mut Reader, through: u64) -> Result<Option<Vec<v1::RunEvent>>, Wrong> {
-    let events = timeout(READ_WAIT, reader.next_through(through)).await;
-    let late = |_| RequestError::BrokerUnavailable("the log did not return entries that it holds".into());
-    Ok(events.map_err(late)?.map_err(ApiError::from)?)
 }
 
 async fn retrieve(api: Api, ask: Asks) -> Answered {

@@ -146,11 +146,15 @@ impl Waiting {
 
     /// Waits for these calls, which the output that was read may have named already.
     fn want<'a>(&mut self, calls: impl Iterator<Item = &'a CallId>) {
-        self.wanted = calls.map(CallId::to_string).collect();
-        let known = self.reader.run();
-        let is_seen = |call: &String| call.parse().is_ok_and(|call| known.find(&call).is_some());
-        self.unseen = self.wanted.iter().filter(|call| !is_seen(call)).cloned().collect();
-        self.open = self.wanted.iter().filter(|call| !self.heard.has_ended(call)).cloned().collect();
+        for call in calls {
+            if self.reader.run().find(call).is_none() {
+                self.unseen.insert(call.to_string());
+            }
+            if !self.heard.has_ended(call.as_str()) {
+                self.open.insert(call.to_string());
+            }
+            self.wanted.insert(call.to_string());
+        }
     }
 
     /// Waits, and answers the turn.

@@ -335,8 +335,11 @@ impl Sequencer {
     }
 
     fn next_speaker(&self, choose: ChooseSpeaker) -> Option<CallIndex> {
-        // A policy that panics chooses nobody: it must not make a run unreadable.
-        let call = std::panic::catch_unwind(|| choose(&self.voices)).ok().flatten()?;
+        let call = match self.policy {
+            // A policy that panics chooses nobody: it must not make a run unreadable.
+            FloorPolicy::Added(_) => std::panic::catch_unwind(|| choose(&self.voices)).ok().flatten()?,
+            FloorPolicy::Arrival | FloorPolicy::Submission | FloorPolicy::Interleaved => choose(&self.voices)?,
+        };
         self.voices.get(call.as_usize()).filter(|voice| !voice.waiting.is_empty()).map(|_| call)
     }
 

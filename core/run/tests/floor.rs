@@ -312,8 +312,9 @@ fn a_policy_that_a_deployment_adds_chooses_the_speaker() {
 
 #[test]
 fn whatever_a_policy_chooses_everything_is_said_once() {
-    let table: [(&'static str, ChooseSpeaker); 4] = [
+    let table: [(&'static str, ChooseSpeaker); 5] = [
         ("nobody", |_| None),
+        ("none, because it panics", |_| panic!("as it is meant to")),
         ("a call that is not there", |_| Some(CallIndex(7))),
         ("the first, whether it has ended or not", |_| Some(CallIndex(0))),
         ("last first", last_first),

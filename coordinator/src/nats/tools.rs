@@ -136,7 +136,7 @@ impl RegistryTask {
         broker: &Broker,
         published: watch::Sender<Arc<Registry>>,
         (rules, callers): (watch::Receiver<Arc<PoolRules>>, Callers),
-        limits: Limits,
+        mut limits: Limits,
     ) -> Self {
         Self {
             rules,
@@ -147,7 +147,7 @@ impl RegistryTask {
             signals: Signals::new(broker),
             refused_told: Instant::now(),
             store: broker.tools.clone(),
-            registry: Registry::new(limits.on_demand.clone()),
+            registry: Registry::new(std::mem::take(&mut limits.on_demand)),
             sets: Sets::new(),
             hosts: HashSet::new(),
             bytes: HashMap::new(),
@@ -420,7 +420,7 @@ impl RegistryTask {
             let sets = self.sets.keys().filter(|(of, _)| of == pool);
             sets.min_by_key(|hosts| self.deserted.age(hosts, now).unwrap_or_default()).cloned()
         };
-        self.limits.on_demand.iter().filter_map(of).collect()
+        self.registry.on_demand.iter().filter_map(of).collect()
     }
 
     /// The key must be purged, because workers only write to missing keys. So other coordinators do not see the

@@ -169,14 +169,7 @@ impl Client {
     pub async fn cancel_call(&self, run_id: &str, call_id: &str, reason: &str) -> Result<v1::Run, Error> {
         let (run_id, call_id, reason) = (run_id.to_owned(), call_id.to_owned(), reason.to_owned());
         let request = v1::CancelCallRequest { run_id, call_id, reason };
-        present(
-            self.repeat(|| {
-                let (mut runs, request) = (self.runs.clone(), request.clone());
-                async move { runs.cancel_call(request).await }
-            })
-            .await?
-            .run,
-        )
+        present(self.ask_runs(request, |mut runs, request| async move { runs.cancel_call(request).await }).await?.run)
     }
 
     /// Why a call is in its state, in words.
@@ -185,11 +178,7 @@ impl Client {
     /// If the coordinator refuses the request or cannot be reached.
     pub async fn explain(&self, run_id: &str, call_id: &str) -> Result<v1::ExplainCallResponse, Error> {
         let request = v1::ExplainCallRequest { run_id: run_id.to_owned(), call_id: call_id.to_owned() };
-        self.repeat(|| {
-            let (mut runs, request) = (self.runs.clone(), request.clone());
-            async move { runs.explain_call(request).await }
-        })
-        .await
+        self.ask_runs(request, |mut runs, request| async move { runs.explain_call(request).await }).await
     }
 
     /// Executes a parked call again, as a new run, which is returned.
@@ -260,14 +249,7 @@ impl Client {
     /// If the coordinator refuses the request or cannot be reached.
     pub async fn decide(&self, run_id: String, decision: v1::CallDecision) -> Result<v1::Run, Error> {
         let request = v1::DecideCallsRequest { run_id, decisions: vec![decision] };
-        present(
-            self.repeat(|| {
-                let (mut runs, request) = (self.runs.clone(), request.clone());
-                async move { runs.decide_calls(request).await }
-            })
-            .await?
-            .run,
-        )
+        present(self.ask_runs(request, |mut runs, request| async move { runs.decide_calls(request).await }).await?.run)
     }
 
     /// Pauses a tool or a pool: its queued calls wait.
@@ -336,11 +318,7 @@ impl Client {
     ) -> Result<v1::CreateAnswerTokenResponse, Error> {
         let lifetime = lifetime.and_then(|lifetime| lifetime.try_into().ok());
         let request = v1::CreateAnswerTokenRequest { run_id, call_id, lifetime };
-        self.repeat(|| {
-            let (mut runs, request) = (self.runs.clone(), request.clone());
-            async move { runs.create_answer_token(request).await }
-        })
-        .await
+        self.ask_runs(request, |mut runs, request| async move { runs.create_answer_token(request).await }).await
     }
 
     /// At most `limit` runs, the newest first, and how much of them the index knows.
@@ -528,6 +506,18 @@ impl Client {
                 Err(status) => return Err(self.error(status)),
             }
         }
+    }
+
+    /// As [`Self::repeat`], with a client of runs and a copy of the request for each time.
+    async fn ask_runs<Q: Clone, T, F>(
+        &self,
+        request: Q,
+        ask: impl Fn(RunServiceClient<Transport>, Q) -> F,
+    ) -> Result<T, Error>
+    where
+        F: Future<Output = Result<Response<T>, Status>>,
+    {
+        self.repeat(|| ask(self.runs.clone(), request.clone())).await
     }
 
     pub(crate) fn error(&self, status: Status) -> Error {

@@ -216,7 +216,7 @@ class AsyncTurn:
             except Exception:
                 self._inflight = None
                 raise
-            # Whoever is cancelled before leaves it for the next reader, although it may have come.
+            # A reader that is cancelled before leaves it for the next one, although it may have come.
             self._inflight = None
             return None if batch is None else self.state.take(batch)
 

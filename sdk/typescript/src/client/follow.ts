@@ -102,7 +102,7 @@ async function* messages(body: ReadableStream<Uint8Array>): AsyncGenerator<Messa
       yield { id: value.id, event: value.event, data: value.data };
     }
   } finally {
-    // Whoever stops reading closes the connection.
+    // A reader that stops closes the connection.
     await reader.cancel().catch(() => {});
   }
 }

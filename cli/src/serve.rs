@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use clap::builder::{PossibleValuesParser, TypedValueParser as _};
-use coordinator::{ApiOptions, Coordinator, Durability, LogOptions, TlsFiles, Webhooks};
+use coordinator::{ApiOptions, Coordinator, Durability, LogOptions, Tail, TlsFiles, Webhooks};
 use hooks::Hooks;
 use run::PoolId;
 use sandbox::{User, Workspaces};
@@ -55,6 +55,15 @@ pub(crate) struct CoordinatorArgs {
     #[arg(long, env = "TOOLYARD_LOG_MAX_MESSAGES", value_name = "N")]
     #[arg(value_parser = clap::value_parser!(i64).range(1..))]
     log_max_messages: Option<i64>,
+    /// How long the log keeps runs that have ended, as 6h; at least 1m. Open runs stay [default: as long as the broker
+    /// keeps entries, 25 h]
+    #[arg(long, env = "TOOLYARD_TAIL", value_name = "SPAN", value_parser = tail)]
+    tail: Option<Duration>,
+    /// How much of the log runs that have ended may use, in percent of its bytes and of its messages: above that the
+    /// oldest leave it before their time, but none within 30 s
+    #[arg(long, env = "TOOLYARD_TAIL_PERCENT", value_name = "N", default_value_t = Tail::default().percent)]
+    #[arg(value_parser = clap::value_parser!(u8).range(10..=80))]
+    tail_percent: u8,
     /// Bytes of memory that each server of the broker may use, its GOMEMLIMIT. Metrics and alerts compare the need with
     /// it
     #[arg(long, env = "TOOLYARD_BROKER_MEMORY", value_name = "B")]
@@ -248,6 +257,12 @@ fn intercepted(table: worker::Table, file: Option<&Path>) -> Result<worker::Tabl
     })
 }
 
+/// A time for which the log keeps runs that have ended.
+fn tail(text: &str) -> Result<Duration, String> {
+    let tail = crate::list::span(text)?;
+    if tail < Duration::from_secs(60) { Err("it is at least a minute, as 1m".to_owned()) } else { Ok(tail) }
+}
+
 pub(crate) async fn coordinator(args: CoordinatorArgs) -> Result<Exit, Failure> {
     let (nats_url, credentials) = args.broker.split();
     let CoordinatorArgs { listen, durability, redis_url, redis_ca, observe, tls, hooks, .. } = args;
@@ -260,6 +275,7 @@ pub(crate) async fn coordinator(args: CoordinatorArgs) -> Result<Exit, Failure> 
         durability,
         bytes_max: args.log_max_bytes,
         messages_max: args.log_max_messages,
+        tail: Tail { age: args.tail, percent: args.tail_percent },
         objects_bytes_max: args.objects_max_bytes,
         broker_memory: args.broker_memory,
     };

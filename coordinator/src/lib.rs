@@ -55,6 +55,7 @@ pub use crate::nats::operate::{Changed, OperateError, Operator, StreamUsage};
 pub use crate::nats::setup::{LogOptions, SetupError};
 pub use crate::notifications::{InvalidWebhooks, Webhooks};
 pub use ::objects::Bucket;
+pub use ::owner::retention::Tail;
 pub use run::{AddedPolicy, CallIndex, ChooseSpeaker, Voice};
 
 /// Default time for which a run with `store: false` can be read after its end: long enough to resume a broken stream.

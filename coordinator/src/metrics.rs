@@ -148,6 +148,13 @@ static LOG_REACHED: Family<Gauge> = Family::new(
     &[],
 )
 .exported_as("toolyard.log.reachable", "1");
+static LOG_AGE: Family<Gauge> = Family::new(
+    "toolyard_log_age_seconds",
+    "Age of the oldest log entry. Runs that have ended leave the log with `--tail` or `--tail-percent`; an open run \
+     keeps everything behind its first entry.",
+    &[],
+)
+.exported_as("toolyard.log.age", "s");
 static LOG_BYTES: Family<Gauge> =
     Family::new("toolyard_log_bytes", "Bytes used by the log.", &[]).exported_as("toolyard.log.size", "By");
 static LOG_BYTES_MAX: Family<Gauge> =
@@ -247,7 +254,7 @@ pub(crate) fn refused(reason: Reason) {
     REFUSALS.with(&[reason.code()]).add(1);
 }
 
-const METRICS: [Metric; 45] = [
+const METRICS: [Metric; 46] = [
     Metric::Counter(&REQUESTS),
     Metric::Histogram(&REQUEST_SECONDS),
     Metric::Counter(&REFUSALS),
@@ -279,6 +286,7 @@ const METRICS: [Metric; 45] = [
     Metric::Gauge(&LOG_LAG),
     Metric::Gauge(&LOG_REACHED),
     Metric::Gauge(&LOG_BYTES),
+    Metric::Gauge(&LOG_AGE),
     Metric::Gauge(&LOG_BYTES_MAX),
     Metric::Gauge(&LOG_MESSAGES),
     Metric::Gauge(&LOG_MESSAGES_MAX),
@@ -307,6 +315,7 @@ pub(crate) struct Counts {
     pub(crate) takeover_age: Gauge,
     pub(crate) log_lag: Gauge,
     pub(crate) log_reached: Gauge,
+    pub(crate) log_age: Gauge,
     pub(crate) log_bytes: Gauge,
     pub(crate) log_bytes_max: Gauge,
     pub(crate) log_messages: Gauge,
@@ -332,6 +341,7 @@ pub(crate) static COUNTS: LazyLock<Counts> = LazyLock::new(|| {
         takeover_age: TAKEOVER_AGE.with(&[]),
         log_lag: LOG_LAG.with(&[]),
         log_reached: LOG_REACHED.with(&[]),
+        log_age: LOG_AGE.with(&[]),
         log_bytes: LOG_BYTES.with(&[]),
         log_bytes_max: LOG_BYTES_MAX.with(&[]),
         log_messages: LOG_MESSAGES.with(&[]),

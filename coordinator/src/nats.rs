@@ -15,6 +15,7 @@ pub(crate) mod pauses;
 pub(crate) mod queues;
 pub(crate) mod records;
 pub(crate) mod requests;
+pub(crate) mod retention;
 pub(crate) mod scan;
 pub(crate) mod schedules;
 pub(crate) mod setup;

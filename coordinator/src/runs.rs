@@ -243,7 +243,7 @@ impl Runs {
         self.caller.must(Role::Read)?;
         let reader = self.read(id, policy, after, self.caller.begin_reading()?).await?;
         // The run of another tenant is reported as missing.
-        if self.caller.sees(reader.tenant()) { Ok(reader) } else { Err(missing(id)) }
+        if self.caller.sees(reader.tenant()) { Ok(reader) } else { Err(missing(id, &self.journal)) }
     }
 
     async fn read(
@@ -259,7 +259,7 @@ impl Runs {
             reader
         });
         held.map_err(|error| match error {
-            WatchError::Unknown => missing(id),
+            WatchError::Unknown => missing(id, &self.journal),
             WatchError::Stopped(stopped) => stopped.into(),
             WatchError::Read(error) => error.into(),
             WatchError::Gone(_) => RequestError::EventsExpired(id),
@@ -281,13 +281,13 @@ impl Runs {
 
     /// The run of another tenant is reported as missing.
     fn behind_the_wall(&self, known: Known) -> Result<Known, RequestError> {
-        if self.caller.sees(known.run.tenant()) { Ok(known) } else { Err(missing(known.run.id())) }
+        if self.caller.sees(known.run.tenant()) { Ok(known) } else { Err(missing(known.run.id(), &self.journal)) }
     }
 
     /// The run read from the log, which may be newer than the owner's.
     async fn replay(&self, id: RunId) -> Result<Known, RequestError> {
         let known = self.journal.known(id).await?;
-        if known.run.opened_at().is_none() { Err(missing(id)) } else { self.behind_the_wall(known) }
+        if known.run.opened_at().is_none() { Err(missing(id, &self.journal)) } else { self.behind_the_wall(known) }
     }
 
     /// Finds something in a run. The owner may be a moment behind the log, and so may a server of the broker that was
@@ -310,7 +310,7 @@ impl Runs {
         if may_be_lifted(&found) {
             known = self.journal.known_for_certain(id).await?;
             if known.run.opened_at().is_none() {
-                return Err(missing(id));
+                return Err(missing(id, &self.journal));
             }
             known = self.behind_the_wall(known)?;
             found = find(&known.run);
@@ -533,8 +533,8 @@ fn fresh_id(shard: Shard) -> RunId {
     RunId::new(shard, Builder::from_unix_timestamp_millis(::nats::now().0, &rand::random()).into_uuid())
 }
 
-fn missing(id: RunId) -> RequestError {
-    if ::nats::now().since(id.created_at()) > RETENTION {
+fn missing(id: RunId, journal: &Journal) -> RequestError {
+    if ::nats::now().since(id.created_at()) > RETENTION || journal.oldest() > id.created_at() {
         RequestError::EventsExpired(id)
     } else {
         RequestError::RunNotFound(id)

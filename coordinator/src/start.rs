@@ -186,6 +186,13 @@ impl Shared {
     /// Starts the tasks that watch the broker, the workers and this process.
     fn start_monitoring(&self, log: &LogOptions, served: watch::Sender<bool>, tasks: &mut Tasks) {
         let (led_sender, led) = watch::channel(tokio::time::Instant::now());
+        let retention = nats::retention::Retention {
+            journal: self.journal.clone(),
+            snapshots: nats::snapshots::Snapshots::new(&self.broker),
+            owned: self.owned.clone(),
+            tail: log.tail,
+        };
+        tasks.spawn(|end| retention.keep(end));
         let (told, stop) = (served.subscribe(), tasks.stop.clone());
         tasks.spawn(|end| self.journal.clone().watch_room(led_sender, end));
         tasks.spawn(|end| monitor::usage::keep((*self.broker).clone(), log.broker_memory, self.index.clone(), end));

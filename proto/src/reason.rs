@@ -277,7 +277,7 @@ reasons! {
         "send less in one request, or put large input in files";
     /// The log, or the bucket of request ids, has no room for new runs.
     LogFull = "LOG_FULL", ResourceExhausted, SERVICE_UNAVAILABLE temporary,
-        "retry later: entries leave the log 25 h after their run was opened; `toolyard log usage` shows the limits";
+        "retry later: runs that have ended leave a log that is half full; `toolyard log usage` shows the limits";
     /// The tenant or the caller has reached one of its quotas.
     QuotaExceeded = "QUOTA_EXCEEDED", ResourceExhausted, TOO_MANY_REQUESTS temporary,
         "retry after the delay in `Retry-After` or `RetryInfo`, or have the quota raised";

@@ -90,6 +90,7 @@ mod requests;
 mod required_hooks;
 mod resolvers;
 mod results;
+mod retention;
 mod rollout;
 mod room;
 mod schedules;

@@ -155,7 +155,7 @@ fn who_asks_for_tls_where_none_is_spoken_is_told_so() {
 }
 
 #[test]
-fn last_is_the_run_that_the_user_created_last_whoever_created_others_meanwhile() {
+fn last_is_the_run_that_the_user_created_last_although_others_created_runs_meanwhile() {
     let dev = Dev::start();
     let state = tempfile::tempdir().expect("a folder");
     let run = |arguments: &[&str]| {

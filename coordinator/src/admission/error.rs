@@ -25,7 +25,10 @@ pub(crate) enum RequestError {
     Exceeded(#[from] Exceeded),
     #[error("there is no run {0}")]
     RunNotFound(RunId),
-    #[error("run {0} is older than the log: events are kept for {hours} hours", hours = RETENTION.as_secs() / 3600)]
+    #[error(
+        "run {0} is not in the log any more, which keeps runs that have ended for a day, and for less when it fills up \
+         (docs/design/log.md)"
+    )]
     EventsExpired(RunId),
     #[error("the changed arguments of call {call} are invalid: {}", schema::describe(violations))]
     ArgumentsInvalid { call: CallId, violations: Vec<Violation> },
@@ -191,14 +194,14 @@ fn places(violations: &[Violation]) -> String {
 fn why_full(bound: Option<&Bound>) -> String {
     match bound {
         Some(Bound::Bytes(limit)) => format!(
-            "{ROOM_PERCENT} % of its {limit} bytes are used. New work is refused until entries have aged out, or \
+            "{ROOM_PERCENT} % of its {limit} bytes are used. New work is refused until runs have ended and left it, or \
             the operator gives it more bytes: `toolyard log resize SIZE`"
         ),
         Some(Bound::Messages(limit)) => format!(
-            "it has {ROOM_PERCENT} % of its {limit} messages. New work is refused until entries have aged out, or \
-            the operator allows more, for which the broker needs memory: `toolyard log resize --messages N`"
+            "it has {ROOM_PERCENT} % of its {limit} messages. New work is refused until runs have ended and left it, \
+            or the operator allows more, for which the broker needs memory: `toolyard log resize --messages N`"
         ),
-        None => "the broker has no room for the entry. New work is refused until entries have aged out, or the \
+        None => "the broker has no room for the entry. New work is refused until runs have ended and left it, or the \
             operator gives it more: `toolyard log usage` shows what it lacks, `toolyard log resize` changes it"
             .to_owned(),
     }

@@ -14,6 +14,7 @@ use tokio_util::sync::CancellationToken;
 use super::rebuild::{CaughtUp, Rebuild, RebuildError};
 use super::summary::{Summary, changes, changes_ended};
 use super::{Index, Unavailable, Watermark};
+use crate::nats::journal::Journal;
 use crate::nats::scan::Log;
 use crate::nats::setup::RETENTION;
 use crate::shards::Owned;
@@ -192,7 +193,7 @@ impl ProjectorTask {
                     self.tell(checked);
                 }
                 _ = prune.tick() => {
-                    let pruned = self.index.prune(expired()).await;
+                    let pruned = self.index.prune(expired(&self.log.journal)).await;
                     self.tell(pruned);
                 }
             }
@@ -381,8 +382,11 @@ fn warn_lost(shards: usize) {
 }
 
 /// Runs created before this moment are not in the log any more.
-pub(super) fn expired() -> Timestamp {
-    Timestamp(::nats::now().0.saturating_sub(u64::try_from(RETENTION.as_millis()).unwrap_or(u64::MAX)))
+pub(super) fn expired(journal: &Journal) -> Timestamp {
+    let before = |at: Timestamp, span: Duration| {
+        Timestamp(at.0.saturating_sub(u64::try_from(span.as_millis()).unwrap_or(u64::MAX)))
+    };
+    before(::nats::now(), RETENTION).max(before(journal.oldest(), run::NEVER_OPENED_AFTER))
 }
 
 fn interval(every: Duration) -> tokio::time::Interval {

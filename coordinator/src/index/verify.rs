@@ -69,14 +69,9 @@ async fn compare_all(
     let shards: Vec<Shard> = every_shard().into_iter().filter(settled).collect();
     let Coverage { complete, cut_before } = index.coverage().await?;
     let through = log.tip(&shards).await?;
-    let mut comparison = Comparison {
-        index,
-        log,
-        ignored_before: expired().after(LAST_MINUTES),
-        cut_before,
-        message: Word::default(),
-        suspects: Vec::new(),
-    };
+    let ignored_before = expired(&log.journal).after(LAST_MINUTES);
+    let mut comparison =
+        Comparison { index, log, ignored_before, cut_before, message: Word::default(), suspects: Vec::new() };
 
     let (sender, mut batches) = mpsc::channel(BATCHES_AHEAD);
     let mut reading = JoinSet::new();

@@ -7,11 +7,13 @@ mod erase;
 mod gone;
 mod pages;
 mod room;
+mod tail;
 
 pub(crate) use self::pages::RunPages;
 use self::pages::all_of;
 use self::pages::{Batch, Stored};
 pub(crate) use self::room::{Bound, ROOM_PERCENT};
+pub(crate) use self::tail::LogNow;
 
 use std::collections::VecDeque;
 use std::ops::Deref;
@@ -90,6 +92,8 @@ pub(crate) struct Parts {
     /// Limits the entries that were sent without a requested answer and are not confirmed by the feed yet.
     unheard: Semaphore,
     turns: Turns,
+    /// Older entries have left the log. In milliseconds since 1970.
+    oldest: AtomicU64,
     /// Until when the feed counts as late, in milliseconds since 1970.
     behind_until: AtomicU64,
     last_mark: tokio::sync::Mutex<absent::LastMark>,
@@ -214,6 +218,7 @@ impl Journal {
             room: Room::default(),
             unheard,
             turns,
+            oldest: AtomicU64::new(0),
             behind_until,
             last_mark: tokio::sync::Mutex::default(),
         };
@@ -381,6 +386,7 @@ impl Journal {
                     }
                     let seen = Amount { bytes: info.state.bytes, messages: info.state.messages };
                     self.room.seen(seen, limits(&info.config), counted);
+                    self.note_oldest(LogNow::of(info).oldest);
                     count(info);
                 }
                 Ok(Err(error)) => tracing::warn!(%error, "reading the size of the log failed"),
@@ -545,6 +551,9 @@ fn count(info: &Info) {
     // A ratio to this is 0 in a log without the bound.
     COUNTS.log_messages_max.set(if limits.messages == u64::MAX { f64::INFINITY } else { limits.messages as f64 });
     COUNTS.log_subjects.set(info.state.subjects_count as f64);
+    let oldest = millis(info.state.first_timestamp.unix_timestamp_nanos());
+    let age = if info.state.messages == 0 { 0 } else { ::nats::now().0.saturating_sub(oldest.0) };
+    COUNTS.log_age.set(Duration::from_millis(age).as_secs_f64());
     COUNTS.log_replicas.set(info.config.num_replicas as f64);
     COUNTS.log_replicas_current.set(current_replicas(info) as f64);
 }

@@ -11,6 +11,7 @@ use async_nats::jetstream::stream::{
 };
 use async_nats::jetstream::{self, Context, ErrorCode, kv};
 use futures::StreamExt as _;
+use owner::retention::Tail;
 use proto::{names, object};
 use run::{PoolId, limit};
 use tokio::time::Instant;
@@ -82,6 +83,8 @@ pub struct LogOptions {
     /// Messages that the log may hold: each subject costs the broker memory, and a call has two. `None`: derived from
     /// `bytes_max`.
     pub messages_max: Option<i64>,
+    /// How much of runs that have ended the log keeps.
+    pub tail: Tail,
     /// The most bytes of objects, beside the log. When they are used up, calls whose results are too large for the log
     /// fail.
     pub objects_bytes_max: i64,
@@ -109,6 +112,7 @@ impl Default for LogOptions {
             durability: Durability::default(),
             bytes_max: 1 << 30,
             messages_max: None,
+            tail: Tail::default(),
             objects_bytes_max: 1 << 29,
             broker_memory: None,
         }

@@ -8,7 +8,7 @@ use async_nats::jetstream::kv;
 use async_nats::jetstream::message::StreamMessage;
 use async_nats::jetstream::stream::LastRawMessageErrorKind;
 use bytes::Bytes;
-use proto::convert::snapshot::{Head, Parts, Snapshot};
+use proto::convert::snapshot::{Head, Needs, Parts, Snapshot};
 use run::Shard;
 use tokio::time::timeout;
 
@@ -133,6 +133,27 @@ impl Snapshots {
         }
     }
 
+    /// Tells what a shard needs of the log, which stays true: so an earlier owner may tell it as well.
+    pub(crate) async fn write_needs(&self, shard: Shard, needs: Needs) -> Result<(), WriteError> {
+        match timeout(WRITE_PATIENCE, self.store.put(needs_of(shard), needs.encode())).await {
+            Ok(Ok(_)) => Ok(()),
+            Ok(Err(error)) => Err(WriteError::Unavailable(error.to_string())),
+            Err(_) => Err(WriteError::Unavailable("it timed out".to_owned())),
+        }
+    }
+
+    /// What a shard needs of the log; `None` if nobody has told.
+    pub(crate) async fn needs(&self, shard: Shard) -> Result<Option<Needs>, ReadError> {
+        let Some(message) = self.last(&needs_of(shard)).await? else { return Ok(None) };
+        match Needs::decode(message.payload) {
+            Ok(needs) => Ok(Some(needs)),
+            Err(error) => {
+                tracing::warn!(%shard, %error, "what the shard needs of the log cannot be read");
+                Ok(None)
+            }
+        }
+    }
+
     async fn replace(&self, shard: Shard, payload: Bytes, revision: u64) -> Result<u64, WriteError> {
         let written = self.store.update(shard.to_string(), payload, revision);
         match timeout(WRITE_PATIENCE, written).await {
@@ -169,6 +190,10 @@ impl Snapshots {
             Ok(Err(_)) | Err(_) => None,
         }
     }
+}
+
+fn needs_of(shard: Shard) -> String {
+    format!("needs.{shard}")
 }
 
 fn part(shard: Shard, nonce: u64, index: u32) -> String {

@@ -11,37 +11,55 @@ use super::OwnerTask;
 use crate::nats::setup::RETENTION;
 use crate::quotas::Quotas;
 
-/// The log drops entries by their age, so bytes are counted by the span of time in which they were stored. Nine spans
-/// cover the log's retention. They are few enough for a snapshot, and bytes stay counted at most one span longer than
-/// their entries exist.
-const SPAN: Duration = Duration::from_secs(3 * 60 * 60);
-/// The most tenants whose bytes are in a snapshot, those with the most bytes: about 80 KiB beside the open runs. After
+/// Entries leave the log by their age, so bytes are counted by the span of time in which they were stored: the last
+/// minutes finely, because a small log keeps no more, and what is older coarsely, so that a snapshot is small. Bytes
+/// stay counted at most one span longer than their entries exist.
+const FINE: Duration = Duration::from_secs(10);
+const MEDIUM: Duration = Duration::from_secs(5 * 60);
+const COARSE: Duration = Duration::from_secs(3 * 60 * 60);
+/// Spans that began earlier are merged into medium ones, and then into coarse ones.
+const FINE_FOR: Duration = Duration::from_secs(2 * 60);
+const MEDIUM_FOR: Duration = Duration::from_secs(30 * 60);
+/// The most tenants whose bytes are in a snapshot, those with the most bytes: about 150 KiB beside the open runs. After
 /// a takeover the others are counted from zero.
 const TENANTS_MAX: usize = 512;
 
+/// The bytes of each tenant, by the begin of the span of time.
 #[derive(Debug, Default)]
-pub(super) struct LogBytes(HashMap<TenantId, BTreeMap<u64, u64>>);
-
-fn span(at: Timestamp) -> u64 {
-    at.0 / millis(SPAN)
-}
+pub(super) struct LogBytes(HashMap<TenantId, BTreeMap<Timestamp, u64>>);
 
 fn millis(time: Duration) -> u64 {
     u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
 }
 
+fn ago(now: Timestamp, time: Duration) -> Timestamp {
+    Timestamp(now.0.saturating_sub(millis(time)))
+}
+
+/// The begin of the span with a time.
+fn begin(at: Timestamp, span: Duration) -> Timestamp {
+    Timestamp(at.0 / millis(span) * millis(span))
+}
+
+/// The latest end of a span that begins here: a coarse span begins where medium and fine ones may begin, too.
+fn latest_end(begins: Timestamp) -> Timestamp {
+    let spans = [COARSE, MEDIUM, FINE];
+    let span = spans.into_iter().find(|span| begin(begins, *span) == begins).unwrap_or(FINE);
+    begins.after(span)
+}
+
 impl LogBytes {
-    pub(super) fn of(listed: Vec<(TenantId, Vec<(u64, u64)>)>) -> Self {
+    pub(super) fn of(listed: Vec<(TenantId, Vec<(Timestamp, u64)>)>) -> Self {
         Self(listed.into_iter().map(|(tenant, spans)| (tenant, spans.into_iter().collect())).collect())
     }
 
     /// The tenants with the most bytes, each with its bytes by span.
-    pub(super) fn list(&self) -> Vec<(TenantId, Vec<(u64, u64)>)> {
+    pub(super) fn list(&self) -> Vec<(TenantId, Vec<(Timestamp, u64)>)> {
         let mut tenants: Vec<_> =
             self.0.iter().map(|(tenant, spans)| (spans.values().sum::<u64>(), tenant, spans)).collect();
         tenants.sort_by_key(|(bytes, ..)| std::cmp::Reverse(*bytes));
         tenants.truncate(TENANTS_MAX);
-        let spans_of = |spans: &BTreeMap<u64, u64>| spans.iter().map(|(span, bytes)| (*span, *bytes)).collect();
+        let spans_of = |spans: &BTreeMap<Timestamp, u64>| spans.iter().map(|(span, bytes)| (*span, *bytes)).collect();
         tenants.into_iter().map(|(_, tenant, spans)| (tenant.clone(), spans_of(spans))).collect()
     }
 
@@ -50,12 +68,12 @@ impl LogBytes {
             Some(spans) => spans,
             None => self.0.entry(tenant.clone()).or_default(),
         };
-        *spans.entry(span(at)).or_default() += bytes;
+        *spans.entry(begin(at, FINE)).or_default() += bytes;
     }
 
     /// Subtracts the bytes of an erased run that began at `since`.
     pub(super) fn release(&mut self, tenant: &TenantId, since: Timestamp, mut bytes: u64) {
-        let spans = self.0.get_mut(tenant).into_iter().flat_map(|spans| spans.range_mut(span(since)..));
+        let spans = self.0.get_mut(tenant).into_iter().flat_map(|spans| spans.range_mut(begin(since, COARSE)..));
         for (_, stored) in spans {
             let released = bytes.min(*stored);
             *stored -= released;
@@ -63,12 +81,26 @@ impl LogBytes {
         }
     }
 
-    /// Removes spans that the log has dropped.
-    pub(super) fn expire(&mut self, now: Timestamp) {
-        let oldest = now.0.saturating_sub(millis(RETENTION)) / millis(SPAN);
+    /// Removes spans that the log has dropped, whose oldest entry is of the time `oldest`, and merges old ones.
+    pub(super) fn expire(&mut self, now: Timestamp, oldest: Timestamp) {
+        let oldest = oldest.max(ago(now, RETENTION));
+        let (fine_from, medium_from) = (ago(now, FINE_FOR), ago(now, MEDIUM_FOR));
         self.0.retain(|_, spans| {
-            *spans = spans.split_off(&oldest);
-            spans.retain(|_, bytes| *bytes > 0);
+            let mut next = None;
+            let mut kept = BTreeMap::new();
+            for (begins, bytes) in std::mem::take(spans).into_iter().rev() {
+                let end =
+                    next.replace(begins).map_or(latest_end(begins), |next: Timestamp| next.min(latest_end(begins)));
+                if end > oldest && bytes > 0 {
+                    let merged = match begins {
+                        begins if begins >= fine_from => begins,
+                        begins if begins >= medium_from => begin(begins, MEDIUM),
+                        begins => begin(begins, COARSE),
+                    };
+                    *kept.entry(merged).or_default() += bytes;
+                }
+            }
+            *spans = kept;
             !spans.is_empty()
         });
     }
@@ -94,10 +126,10 @@ impl OwnerTask {
         if !self.io.quotas.counts_log() {
             return;
         }
-        let now = ::nats::now();
+        let (now, oldest) = (::nats::now(), self.io.journal.oldest());
         let mut totals: HashMap<TenantId, u64> = HashMap::new();
         for (slice, _) in self.slices.iter_mut().zip(self.owner.shards()).filter(|(_, shard)| shard.phase().leads()) {
-            slice.log_bytes.expire(now);
+            slice.log_bytes.expire(now, oldest);
             for (tenant, bytes) in slice.log_bytes.totals() {
                 match totals.get_mut(tenant) {
                     Some(total) => *total += bytes,
@@ -160,15 +192,36 @@ mod tests {
         let begin = Timestamp(600_000 * HOUR);
         let at = |hours: u64| Timestamp(begin.0 + hours * HOUR);
         (0..30).for_each(|hour| bytes.add(&tenant, at(hour), 1000));
-        bytes.expire(at(29));
+        bytes.expire(at(29), begin);
         let counted = total(&bytes, &tenant);
         assert!((26_000..=29_000).contains(&counted), "25 hours are kept, in spans of three: {counted}");
         bytes.release(&tenant, at(27), 2500);
         assert_eq!(total(&bytes, &tenant), counted - 2500);
         let again = LogBytes::of(bytes.list());
         assert_eq!(total(&again, &tenant), counted - 2500, "the next owner counts the same");
-        bytes.expire(at(90));
+        bytes.expire(at(90), begin);
         assert_eq!((total(&bytes, &tenant), bytes.list().len()), (0, 0));
+    }
+
+    #[test]
+    fn bytes_of_a_log_that_keeps_little_are_counted_finely_and_old_ones_take_few_spans() {
+        let tenant: TenantId = "acme".parse().unwrap();
+        let (begin, mut bytes) = (600_000 * HOUR, LogBytes::default());
+        for second in 0..3600 {
+            let now = Timestamp(begin + second * 1000);
+            bytes.add(&tenant, now, 10);
+            bytes.expire(now, ago(now, Duration::from_secs(60)));
+        }
+        let counted = total(&bytes, &tenant);
+        assert!((600..=710).contains(&counted), "a minute is kept: {counted}");
+        for second in 3600..7 * 3600 {
+            let now = Timestamp(begin + second * 1000);
+            bytes.add(&tenant, now, 10);
+            bytes.expire(now, Timestamp(0));
+        }
+        let (spans, counted) = (bytes.list()[0].1.len(), total(&bytes, &tenant));
+        assert!(spans < 30, "{spans}");
+        assert!((6 * 36_000 + 600..=6 * 36_000 + 710).contains(&counted), "{counted}");
     }
 
     #[test]

@@ -10,7 +10,7 @@ use futures::StreamExt as _;
 use futures::stream;
 use owner::erasure::{Erasures, OwedErasure};
 use owner::{Known, Outbox, Phase, SnapshotSchedule, Takeover};
-use proto::convert::snapshot::Snapshot;
+use proto::convert::snapshot::{Needs, Snapshot};
 use run::{RunId, Shard, TenantId, Timestamp};
 use tokio::sync::oneshot;
 use tokio::time::Instant;
@@ -57,7 +57,7 @@ pub(super) struct Taken {
     erasures: Vec<OwedErasure>,
     erasures_behind: u64,
     letters: Vec<QueuedNotification>,
-    log_bytes: Vec<(TenantId, Vec<(u64, u64)>)>,
+    log_bytes: Vec<(TenantId, Vec<(Timestamp, u64)>)>,
     log: u64,
     /// The log position of the snapshot in the bucket, and the snapshot's location.
     written: u64,
@@ -375,10 +375,17 @@ impl OwnerTask {
         let letters = slice.outbox.list().map(|letter| (letter.subject.clone(), letter.body.clone())).collect();
         let (log, erasures, erasures_behind) = (slice.snapshot.log, slice.owed.list(), slice.owed.behind());
         let log_bytes = slice.log_bytes.list();
+        let needs = Needs { log, from: state.needed_from().min(slice.owed.needed_from()) };
         let snapshot = Snapshot { log, through, open, erasures, erasures_behind, letters, log_bytes };
         self.writes.spawn(async move {
             let result = match snapshots.write(shard, &snapshot, before).await {
-                Ok(stored) => Ok(stored),
+                Ok(stored) => {
+                    // A takeover reads what is open in this snapshot, and everything behind it.
+                    if let Err(error) = snapshots.write_needs(shard, needs).await {
+                        tracing::debug!(%shard, %error, "telling what the shard needs of the log failed");
+                    }
+                    Ok(stored)
+                }
                 Err(error) => {
                     tracing::warn!(%shard, %error, "writing a snapshot failed, the previous one stays");
                     match error {

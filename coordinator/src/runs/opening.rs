@@ -11,7 +11,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use run::{CallId, CallSpec, Entry, Erasure, Event, FloorPolicy, Opening, Route, Run, RunId, RunOpened};
+use run::{CallId, CallSpec, Entry, Erasure, Event, FloorPolicy, Opening, Route, Run, RunId, RunOpened, Timestamp};
 
 use super::approved::Approved;
 use super::asking::{self, Asking};
@@ -33,6 +33,9 @@ use crate::requests::{Digest, RequestKey, Taken};
 /// the same time, opens the run meanwhile, which takes some milliseconds.
 const TAKES_MAX: u32 = 40;
 const TAKE_PAUSE: Duration = Duration::from_millis(50);
+/// After this time a request looks again whether another one with its id has opened the run. Most of the time in which
+/// an opening counts is left then.
+const LOOK_AGAIN: Duration = Duration::from_secs(4);
 /// How long the broker may take to give a request id back. The client waits for it.
 const GIVE_BACK_PATIENCE: Duration = Duration::from_secs(2);
 
@@ -61,6 +64,8 @@ struct Claim {
     digest: Digest,
     found: Found,
     takes: u32,
+    /// Before this moment no other request can have opened the run.
+    unopened_at: Timestamp,
     /// The revision under which the key has a run that only this request may open.
     alone: Option<u64>,
 }
@@ -71,7 +76,7 @@ enum Found {
     /// No run, or one that was never opened and never will be.
     Free(u64),
     /// A run that may be opened at any moment.
-    Pending(RunId, u64),
+    Pending { run: RunId, revision: u64, looked_at: Timestamp },
     /// A run that is in the log.
     Opened(RunId),
 }
@@ -208,15 +213,19 @@ impl Runs {
                 }
             }
         }
+        if !Box::pin(self.is_still_unopened(new)).await? {
+            return Ok(None);
+        }
         if let Some(asking) = asking {
             asking.about(id);
         }
         // The client may disconnect meanwhile, and the run is executed all the same.
         let noted = Noted { runs: self, id, events: &new.events, is_refused: false };
-        let stored = match feed_reader {
-            Some(reader) => self.journal.append_heard(id, &new.events, reader.opening()).await,
-            // Boxed, because it is large and rarer.
-            None => Box::pin(self.journal.append(id, &new.events, None, NOTHING)).await,
+        let stored = match (&new.claim, feed_reader) {
+            (None, Some(reader)) => self.journal.append_heard(id, &new.events, reader.opening()).await,
+            // Boxed, because they are large and rarer.
+            (None, None) => Box::pin(self.journal.append(id, &new.events, None, NOTHING)).await,
+            (Some(claim), _) => Box::pin(self.journal.append_opening(id, &new.events, claim.unopened_at)).await,
         };
         let error = match stored {
             Ok(sequence) => {
@@ -244,6 +253,24 @@ impl Runs {
         Err(error.into())
     }
 
+    /// Looks again whether another request with the id has opened the run, if the last look was long ago: the opening
+    /// counts from that look on. Returns `false` if the id is to be taken again.
+    async fn is_still_unopened(&self, new: &mut New<'_>) -> Result<bool, RequestError> {
+        let Some(claim) = new.claim.as_mut().filter(|claim| ::nats::now().since(claim.unopened_at) > LOOK_AGAIN) else {
+            return Ok(true);
+        };
+        match self.look(&claim.key, claim.digest, true).await? {
+            Found::Pending { run, looked_at, .. } if run == new.id => {
+                claim.unopened_at = looked_at;
+                Ok(true)
+            }
+            found => {
+                claim.found = found;
+                Ok(false)
+            }
+        }
+    }
+
     /// Takes the id of a request, if it has one. Returns the run that an earlier request with the id opened.
     async fn take(&self, new: &mut New<'_>) -> Result<Option<RunId>, RequestError> {
         match &mut new.claim {
@@ -268,20 +295,22 @@ impl Runs {
                 return Err(RequestError::Contended);
             }
             claim.takes += 1;
-            let (run, revision) = match claim.found {
+            let now = ::nats::now();
+            let (run, revision, unopened_at) = match claim.found {
                 Found::Opened(run) => {
                     COUNTS.repeated.add(1);
                     return Ok(Some(run));
                 }
-                Found::Pending(run, revision) => (run, revision),
-                Found::Free(revision) if is_first => (*id, revision),
+                Found::Pending { run, revision, looked_at } => (run, revision, looked_at),
+                Found::Free(revision) if is_first => (*id, revision, now),
                 // The run that was tried before may be void by now.
-                Found::Free(revision) => (fresh_id(self.pick_shard()), revision),
+                Found::Free(revision) => (fresh_id(self.pick_shard()), revision, now),
             };
             let taken = Taken { run, digest: claim.digest };
             match self.requests.put(&claim.key, &taken, revision).await {
                 Ok(Some(revision)) => {
                     claim.alone = matches!(claim.found, Found::Free(_)).then_some(revision);
+                    claim.unopened_at = unopened_at;
                     admitted.rename(run);
                     *id = run;
                     return Ok(None);
@@ -314,19 +343,23 @@ impl Runs {
     async fn look(&self, key: &RequestKey, digest: Digest, newest: bool) -> Result<Found, RequestError> {
         let held = if newest { self.requests.newest(key).await? } else { self.requests.find(key).await? };
         let Held { taken: Some(taken), revision } = held else { return Ok(Found::Free(held.revision)) };
-        let age = ::nats::now().since(taken.run.created_at());
+        let looked_at = ::nats::now();
+        let age = looked_at.since(taken.run.created_at());
         let found = match self.journal.opened(taken.run).await? {
             Opened::Yes => Found::Opened(taken.run),
             // Its opening stays on its subject, so the log accepts no other one.
             Opened::TooLate => return Ok(Found::Free(revision)),
+            Opened::No if self.journal.may_have_left(taken.run).await? => {
+                return Err(RequestError::EventsExpired(taken.run));
+            }
             Opened::No if age > run::NEVER_OPENED_AFTER => return Ok(Found::Free(revision)),
-            Opened::No => Found::Pending(taken.run, revision),
+            Opened::No => Found::Pending { run: taken.run, revision, looked_at },
         };
         if taken.digest != digest {
             return Err(RequestError::RequestIdTaken { run: taken.run });
         }
         // An opening that is written now may be late, and one that was written before may still arrive.
-        let is_too_old = matches!(found, Found::Pending(..)) && age > run::REOPENED_WITHIN;
+        let is_too_old = matches!(found, Found::Pending { .. }) && age > run::REOPENED_WITHIN;
         if is_too_old { Err(RequestError::Contended) } else { Ok(found) }
     }
 
@@ -344,10 +377,10 @@ impl Runs {
                     Box::pin(self.note_repeated(new.calls.len(), run)).await;
                     return Ok(Placed::Known(run));
                 }
-                Found::Pending(run, _) => id = run,
+                Found::Pending { run, .. } => id = run,
                 Found::Free(_) => {}
             }
-            claim = Some(Claim { key, digest, found, takes: 0, alone: None });
+            claim = Some(Claim { key, digest, found, takes: 0, unopened_at: Timestamp(0), alone: None });
         }
         if !new.files.is_empty() {
             Box::pin(self.give_files(&mut new)).await?;

@@ -39,8 +39,12 @@ impl Runs {
     /// The run that was opened under a key.
     pub(crate) async fn fired(&self, key: &RequestKey) -> Result<Option<RunId>, RequestError> {
         let Some(taken) = self.requests.newest(key).await?.taken else { return Ok(None) };
-        let is_opened = matches!(self.journal.opened(taken.run).await?, Opened::Yes);
-        Ok(is_opened.then_some(taken.run))
+        let was_opened = match self.journal.opened(taken.run).await? {
+            Opened::Yes => true,
+            Opened::TooLate => false,
+            Opened::No => self.journal.may_have_left(taken.run).await?,
+        };
+        Ok(was_opened.then_some(taken.run))
     }
 
     /// Whether a run has ended. A run that is not known any more has.

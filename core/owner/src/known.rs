@@ -12,6 +12,8 @@ use crate::SubjectKind;
 pub struct Known {
     /// The fold of the entries that were understood.
     pub run: Arc<Run>,
+    /// The sequence of the run's first entry; 0 before it.
+    pub first: u64,
     /// The sequence of the run's last entry.
     pub last: u64,
     /// The last entry on each place that was passed over, including void jobs. Empty except in rare cases.
@@ -22,12 +24,12 @@ impl Known {
     /// A run before anything of its log was read.
     #[must_use]
     pub fn new(id: RunId) -> Self {
-        Self { run: Arc::new(Run::new(id)), last: 0, unread: Vec::new() }
+        Self { run: Arc::new(Run::new(id)), first: 0, last: 0, unread: Vec::new() }
     }
 
     /// Applies the next entry, and adds the facts that the run accepted from it to `heard`.
     pub fn apply(&mut self, entry: &Entry, heard: &mut Vec<Fact>) {
-        self.last = self.last.max(entry.sequence);
+        self.reach(entry.sequence);
         if entry.is_late()
             && let Some(place @ SubjectKind::Job { .. }) = SubjectKind::of(&entry.events)
         {
@@ -37,9 +39,16 @@ impl Known {
         Arc::make_mut(&mut self.run).apply(entry, heard);
     }
 
+    fn reach(&mut self, sequence: u64) {
+        if self.first == 0 {
+            self.first = sequence;
+        }
+        self.last = self.last.max(sequence);
+    }
+
     /// Notes an entry that could not be understood.
     pub fn pass_over(&mut self, place: SubjectKind, sequence: u64) {
-        self.last = self.last.max(sequence);
+        self.reach(sequence);
         // No append expects a revision of a worker's subject.
         if !matches!(place, SubjectKind::Output { .. }) {
             self.unread.retain(|(known, _)| *known != place);

@@ -12,6 +12,7 @@ mod outbox;
 mod overdue;
 mod owner;
 mod place;
+pub mod retention;
 mod shard;
 mod snapshot;
 #[cfg(test)]

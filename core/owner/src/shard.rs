@@ -142,6 +142,17 @@ impl ShardState {
         self.runs.iter().map(|(id, open)| (*id, open.known.last)).chain(self.unread.list())
     }
 
+    /// The first entry of the log that the shard's runs need: those of open runs are read at a takeover. 0 if that is
+    /// not known.
+    #[must_use]
+    pub fn needed_from(&self) -> u64 {
+        if !self.unread.is_empty() {
+            return 0;
+        }
+        let firsts = self.runs.values().map(|open| open.known.first);
+        firsts.min().unwrap_or(u64::MAX).min(self.applied + 1)
+    }
+
     pub(crate) fn come_to(&mut self, position: u64) {
         if self.phase.folds() {
             self.applied = self.applied.max(position);

@@ -40,6 +40,10 @@ impl Unread {
         Self(runs.into_iter().take(RUNS_MAX).map(last).collect())
     }
 
+    pub(crate) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
     pub(crate) fn contains(&self, run: RunId) -> bool {
         self.0.contains_key(&run)
     }

@@ -10,6 +10,8 @@ use super::{InvalidMessage, VERSION, check_version};
 use crate::wire::v1 as wire;
 
 const UUID_BYTES: usize = 16;
+/// The spans of time in which older releases count the bytes of tenants.
+const SPAN_MS: u64 = 3 * 60 * 60 * 1000;
 
 /// The state of a shard at one position of the log.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -27,8 +29,8 @@ pub struct Snapshot {
     pub erasures_behind: u64,
     /// Notifications that are not in the webhook queue yet: their subjects in the queue and their bodies.
     pub letters: Vec<(String, Bytes)>,
-    /// Bytes of the log used by each tenant's runs, by the number of the time span.
-    pub log_bytes: Vec<(TenantId, Vec<(u64, u64)>)>,
+    /// Bytes of the log used by each tenant's runs, by the begin of the span of time.
+    pub log_bytes: Vec<(TenantId, Vec<(Timestamp, u64)>)>,
 }
 
 /// The location of the parts of a snapshot that is too large for one message.
@@ -87,9 +89,11 @@ impl Snapshot {
         let erasures = self.erasures.iter().filter_map(owed_out).collect();
         let letter = |(subject, body): &(String, Bytes)| wire::Letter { subject: subject.clone(), body: body.clone() };
         let letters = self.letters.iter().map(letter).collect();
-        let tenant_bytes = self.log_bytes.iter().map(|(tenant, spans)| {
-            let (spans, bytes) = spans.iter().copied().unzip();
-            wire::TenantBytes { tenant: tenant.to_string(), spans, bytes }
+        let tenant_bytes = self.log_bytes.iter().map(|(tenant, spans)| wire::TenantBytes {
+            tenant: tenant.to_string(),
+            spans: spans.iter().map(|(begin, _)| begin.0 / SPAN_MS).collect(),
+            bytes: spans.iter().map(|(_, bytes)| *bytes).collect(),
+            begins_s: spans.iter().map(|(begin, _)| begin.0 / 1000).collect(),
         });
         let tenant_bytes = tenant_bytes.collect();
         let (version, log, through) = (VERSION, self.log, self.through);
@@ -126,10 +130,46 @@ impl Snapshot {
         let log_bytes = wire
             .tenant_bytes
             .into_iter()
-            .map(|of| Ok((of.tenant.parse::<TenantId>()?, of.spans.into_iter().zip(of.bytes).collect())));
+            .map(|of| Ok((of.tenant.parse::<TenantId>()?, begins(&of).into_iter().zip(of.bytes).collect())));
         let log_bytes = log_bytes.collect::<Result<_, InvalidMessage>>()?;
         let (log, through, erasures_behind) = (wire.log, wire.through, wire.erasures_behind);
         Ok(Self { log, through, open, erasures, erasures_behind, letters, log_bytes })
+    }
+}
+
+/// The first entry of a log that a shard needs. It stays true: older entries are never needed again.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Needs {
+    /// When the log was created, in nanoseconds since 1970.
+    pub log: u64,
+    pub from: u64,
+}
+
+impl Needs {
+    #[must_use]
+    pub fn encode(self) -> Bytes {
+        let Self { log, from } = self;
+        wire::ShardNeeds { version: VERSION, log, from }.encode_to_vec().into()
+    }
+
+    /// Decodes what a shard needs.
+    ///
+    /// # Errors
+    /// The message is something else.
+    pub fn decode(payload: Bytes) -> Result<Self, InvalidMessage> {
+        let wire::ShardNeeds { version, log, from } = wire::ShardNeeds::decode(payload)?;
+        check_version(version)?;
+        Ok(Self { log, from })
+    }
+}
+
+/// The begins of a tenant's spans. Older releases tell the numbers of spans of three hours.
+fn begins(of: &wire::TenantBytes) -> Vec<Timestamp> {
+    let finely = of.begins_s.iter().map(|begin| Timestamp(begin.saturating_mul(1000)));
+    if of.begins_s.len() == of.spans.len() {
+        finely.collect()
+    } else {
+        of.spans.iter().map(|number| Timestamp(number.saturating_mul(SPAN_MS))).collect()
     }
 }
 
@@ -142,6 +182,7 @@ fn owed_out(owed: &OwedErasure) -> Option<wire::OwedErasure> {
         continuations: owed.continuations,
         tenant: owed.bytes.as_ref().map(|(tenant, _)| tenant.to_string()).unwrap_or_default(),
         bytes: owed.bytes.as_ref().map_or(0, |(_, bytes)| *bytes),
+        first: owed.first,
     })
 }
 
@@ -150,6 +191,7 @@ fn owed_in(owed: &wire::OwedErasure, shard: Shard) -> Result<OwedErasure, Invali
     Ok(OwedErasure {
         run: id_of(&owed.run, shard)?,
         due: Timestamp(owed.due_ms),
+        first: owed.first,
         through: owed.through,
         request: owed.request.as_ref().try_into().ok(),
         continuations: owed.continuations,
@@ -184,6 +226,7 @@ mod tests {
     #[test]
     fn what_is_owed_comes_back_as_it_was_at_some_eighty_bytes_a_run() {
         let owed = |number: u64| OwedErasure {
+            first: 123_000_000 + number,
             run: RunId::new(Shard(7), Uuid::now_v7()),
             due: Timestamp(1_763_000_000_000 + number),
             through: 123_455_000 + number,
@@ -193,7 +236,7 @@ mod tests {
         };
         let erasures = (0..1000).map(owed).collect();
         let letters = vec![("ty.notice.07.a.run.1".to_owned(), Bytes::from_static(b"{}"))];
-        let log_bytes = vec![("acme".parse().expect("a tenant"), vec![(1, 20), (2, 30)])];
+        let log_bytes = vec![("acme".parse().expect("a tenant"), vec![(Timestamp(1_000), 20), (Timestamp(2_000), 30)])];
         let erasures_behind = 123_456_000;
         let snapshot = Snapshot {
             log: 1,

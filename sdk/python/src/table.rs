@@ -19,8 +19,8 @@ impl Table {
         Self(Mutex::new(::worker::Table::new()))
     }
 
-    /// Hosts a tool by its declaration, a JSON object. `start` is called with a `Call` and the arguments as JSON, on any
-    /// thread; it returns an object whose method `cancel` is called if the call is to stop.
+    /// Hosts a tool by its declaration, a JSON object. `start` is called with a `Call` and the arguments as JSON, on
+    /// any thread; it returns an object whose method `cancel` is called if the call is to stop.
     fn host(&self, declaration: &str, start: Py<PyAny>) -> PyResult<()> {
         let wrong = |error: &dyn std::fmt::Display| PyValueError::new_err(error.to_string());
         let mut declaration = serde_json::Deserializer::from_str(declaration);

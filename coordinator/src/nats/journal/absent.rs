@@ -32,8 +32,9 @@ impl Journal {
     /// # Errors
     /// If no barrier can be stored, or no server that has it answers.
     pub(crate) async fn is_absent(&self, id: RunId) -> Result<bool, ReadError> {
-        // Any entries of the run have aged out.
-        if ::nats::now().since(id.created_at()) > RETENTION {
+        // Any entries of the run have left the log.
+        let opened_by = id.created_at().after(run::NEVER_OPENED_AFTER);
+        if ::nats::now().since(id.created_at()) > RETENTION || self.oldest() > opened_by {
             return Ok(true);
         }
         let mark = self.mark_behind(id).await?;

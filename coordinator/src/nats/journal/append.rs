@@ -66,16 +66,17 @@ pub(super) enum Found {
 }
 
 impl<'events> Draft<'events> {
+    /// It expects the entry `expected` on its subject, and counts for as long as if it were written at `from`.
     fn new(
         run: RunId,
         events: &'events [Event],
         job: Option<&'events Dispatch>,
-        expected: u64,
+        (expected, from): (u64, Timestamp),
     ) -> Result<Self, AppendError> {
         let Some(place) = SubjectKind::of(events) else { return Err(AppendError::Conflict) };
         let subject = Subject { run, place }.to_string();
         let now = ::nats::now();
-        let not_after = run::counts_until(run, events, now);
+        let not_after = run::counts_until(run, events, from);
         let give_up = Instant::now() + APPEND_PATIENCE.min(not_after.since(now));
         let payload = log::encode_as(rand::random(), Some(not_after), events, job);
         let began = telemetry::trace::is_on().then(|| Moment::now(now.0));
@@ -94,7 +95,21 @@ impl Journal {
         job: Option<&Dispatch>,
         expected: u64,
     ) -> Result<u64, AppendError> {
-        let draft = Draft::new(run, events, job, expected)?;
+        let draft = Draft::new(run, events, job, (expected, ::nats::now()))?;
+        let sequence = self.store(&draft, false).await?;
+        self.note_stored(&draft, sequence);
+        Ok(sequence)
+    }
+
+    /// Appends the opening of a run that other requests may open as well, and that none opened before `unopened_at`. If
+    /// another one does, its entries stay in the log longer than this entry counts, so the log takes one of them.
+    pub(crate) async fn append_opening(
+        &self,
+        run: RunId,
+        events: &[Event],
+        unopened_at: Timestamp,
+    ) -> Result<u64, AppendError> {
+        let draft = Draft::new(run, events, None, (NOTHING, unopened_at))?;
         let sequence = self.store(&draft, false).await?;
         self.note_stored(&draft, sequence);
         Ok(sequence)
@@ -110,7 +125,7 @@ impl Journal {
         events: &[Event],
         delivered: impl Future<Output = u64>,
     ) -> Result<u64, AppendError> {
-        let draft = Draft::new(run, events, None, NOTHING)?;
+        let draft = Draft::new(run, events, None, (NOTHING, ::nats::now()))?;
         let may_wait = draft.payload.len() <= UNHEARD_BYTES_MAX && ::nats::now().0 >= self.behind_until.load(Relaxed);
         let permit = if may_wait { self.unheard.try_acquire().ok() } else { None };
         let sequence = match permit {
@@ -287,7 +302,7 @@ mod tests {
     async fn what_is_refused_for_want_of_room_is_confirmed_if_an_earlier_copy_is_in_the_log() {
         let (_server, journal) = journal().await;
         let events = [Event::RunClosed];
-        let draft = Draft::new(fresh(), &events, None, NOTHING).expect("it has a place");
+        let draft = Draft::new(fresh(), &events, None, (NOTHING, ::nats::now())).expect("it has a place");
         let full = || AppendError::Full { is_certain: false };
         let refused = journal.found_or_refused(&draft, full()).await;
         assert!(matches!(refused, Err(AppendError::Full { .. })), "{refused:?}");
@@ -300,7 +315,7 @@ mod tests {
     async fn a_conflict_with_something_that_the_new_leader_does_not_show_is_not_taken_for_anothers_entry() {
         let (_server, journal) = journal().await;
         let (run, events) = (fresh(), [Event::RunClosed]);
-        let draft = Draft::new(run, &events, None, NOTHING).expect("it has a place");
+        let draft = Draft::new(run, &events, None, (NOTHING, ::nats::now())).expect("it has a place");
         let unknown = journal.found_or_refused(&draft, AppendError::Conflict).await;
         assert!(matches!(unknown, Err(AppendError::Unavailable(_))), "{unknown:?}");
         journal.append(run, &events, None, NOTHING).await.expect("stored");

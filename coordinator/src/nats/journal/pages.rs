@@ -6,6 +6,7 @@
 
 use std::collections::HashMap;
 
+use async_nats::datetime::parse_rfc3339;
 use async_nats::jetstream::stream::RawMessageErrorKind;
 use futures::future::try_join_all;
 use proto::names;
@@ -14,6 +15,7 @@ use run::{Event, RunId};
 use serde::Deserialize;
 use tokio::time::Instant;
 
+use super::tail::oldest;
 use super::{Decoded, Journal, LAG_PAUSE, PAGE_ENTRIES, Page, READ_PATIENCE, ReadError};
 use owner::Known;
 
@@ -281,6 +283,9 @@ struct Info {
 #[derive(Deserialize)]
 struct State {
     last_seq: u64,
+    first_seq: u64,
+    /// When that entry was stored.
+    first_ts: String,
     #[serde(default)]
     subjects: HashMap<String, u64>,
 }
@@ -312,7 +317,12 @@ impl Journal {
         let reply = self.broker.context.request(format!("STREAM.INFO.{}", names::STREAM), &filter).await;
         let info: Info = reply.map_err(|error| ReadError::new(&error))?;
         match info {
-            Info { state: Some(state), error: None } => Ok((state.subjects, state.last_seq)),
+            Info { state: Some(state), error: None } => {
+                if let Ok(first) = parse_rfc3339(&state.first_ts) {
+                    self.note_oldest(oldest(state.first_seq, first.unix_timestamp_nanos()));
+                }
+                Ok((state.subjects, state.last_seq))
+            }
             Info { error: Some(error), .. } => Err(ReadError(error.description)),
             Info { state: None, error: None } => Err(ReadError("the broker returned no state of the log".to_owned())),
         }

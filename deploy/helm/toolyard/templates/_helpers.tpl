@@ -109,6 +109,10 @@ priorityClassName: {{ . | quote }}
 - {name: TOOLYARD_DURABILITY, value: {{ .Values.journal.durability }}}
 - {name: TOOLYARD_LOG_MAX_BYTES, value: {{ .Values.journal.maxBytes | int64 | quote }}}
 - {name: TOOLYARD_LOG_MAX_MESSAGES, value: {{ include "toolyard.logMessages" . | quote }}}
+- {name: TOOLYARD_TAIL_PERCENT, value: {{ .Values.journal.tailPercent | quote }}}
+{{- with .Values.journal.tail }}
+- {name: TOOLYARD_TAIL, value: {{ . | quote }}}
+{{- end }}
 {{- end }}
 
 {{- define "toolyard.logMessages" -}}

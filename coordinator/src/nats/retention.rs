@@ -1,0 +1,88 @@
+//! Removes the beginning of the log: runs that have ended and are old, or for which there is no room. One coordinator
+//! does it, the owner of the first shard; the owners of all shards tell what they need. `owner::retention` decides.
+
+use std::time::Duration;
+
+use owner::retention::{LogState, SETTLED_AFTER, Tail};
+use proto::names::SHARDS;
+use run::{Shard, Timestamp};
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
+
+use super::journal::{Journal, LogNow, ReadError};
+use super::snapshots::Snapshots;
+use crate::shards::{Owned, every};
+
+/// How often it looks. A log that fills up in less than a minute needs more room, not more looks.
+const LOOK: Duration = Duration::from_secs(5);
+/// The shard whose owner removes entries.
+const FIRST: Shard = Shard(0);
+
+pub(crate) struct Retention {
+    pub(crate) journal: Journal,
+    pub(crate) snapshots: Snapshots,
+    pub(crate) owned: watch::Receiver<Owned>,
+    pub(crate) tail: Tail,
+}
+
+impl Retention {
+    pub(crate) async fn keep(self, stop: CancellationToken) {
+        let mut look = tokio::time::interval(LOOK);
+        look.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        loop {
+            tokio::select! {
+                _ = look.tick() => {}
+                () = stop.cancelled() => return,
+            }
+            if !self.owned.borrow().holds(FIRST) {
+                continue;
+            }
+            // Nothing is lost if it is cut off: the broker removes the entries, or does not.
+            let removed = tokio::select! {
+                removed = self.remove() => removed,
+                () = stop.cancelled() => return,
+            };
+            if let Err(error) = removed {
+                tracing::warn!(%error, "removing old entries from the log failed, trying again");
+            }
+        }
+    }
+
+    async fn remove(&self) -> Result<(), ReadError> {
+        let log = self.journal.now().await?;
+        let now = ::nats::now();
+        let is_old = self.tail.age.is_some_and(|age| now.since(log.first_at) > age);
+        if !is_old && !self.tail.is_exceeded(log.bytes, log.messages) {
+            return Ok(());
+        }
+        let needed_from = self.needed_from(&log).await?;
+        let state = LogState {
+            first: log.first,
+            last: log.last,
+            young_from: match self.tail.age {
+                Some(age) => self.journal.first_since(before(now, age), &log).await?,
+                None => 0,
+            },
+            settling_from: self.journal.first_since(before(now, SETTLED_AFTER), &log).await?,
+            bytes: log.bytes,
+            messages: log.messages,
+        };
+        if let Some(from) = self.tail.keep_from(&state, needed_from) {
+            self.journal.drop_before(from).await?;
+            tracing::debug!(first = log.first, from, last = log.last, "removed the oldest entries of the log");
+        }
+        Ok(())
+    }
+
+    /// The first entry that any shard needs; 0 if one has not told.
+    async fn needed_from(&self, log: &LogNow) -> Result<u64, ReadError> {
+        let needs = futures::future::try_join_all(every().map(|shard| self.snapshots.needs(shard))).await?;
+        let from = needs.iter().map(|needs| needs.filter(|needs| needs.log == log.created).map_or(0, |it| it.from));
+        debug_assert_eq!(needs.len(), usize::from(SHARDS));
+        Ok(from.min().unwrap_or(0))
+    }
+}
+
+fn before(now: Timestamp, span: Duration) -> Timestamp {
+    Timestamp(now.0.saturating_sub(u64::try_from(span.as_millis()).unwrap_or(u64::MAX)))
+}

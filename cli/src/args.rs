@@ -6,7 +6,7 @@ use crate::server::Server;
 use crate::terminal::{Color, Output};
 use crate::{
     backup, call, calls, demo, dev, doctor, inbox, index, json, key, log, model, nats_config, nats_keys, objects,
-    parked, pause, queues, runs, schedules, serve, submit, tools, webhooks, why, workers,
+    parked, pause, plan, queues, runs, schedules, serve, submit, tools, webhooks, why, workers,
 };
 
 const EXAMPLES: &str = "\
@@ -78,6 +78,7 @@ pub(crate) enum Command {
     #[command(subcommand)]
     Webhooks(webhooks::Command),
     Doctor(doctor::Args),
+    Plan(plan::Args),
     NatsConfig(nats_config::Args),
     #[command(subcommand)]
     NatsKeys(nats_keys::Command),

@@ -182,7 +182,7 @@ fn tell(changed: &[Changed], value: impl Fn(u64) -> String, terminal: &Terminal)
 const UNITS: [(&str, u32); 4] = [("TiB", 40), ("GiB", 30), ("MiB", 20), ("KiB", 10)];
 
 /// `8GiB`, `512MiB`, `1000`.
-fn size(text: &str) -> Result<u64, String> {
+pub(crate) fn size(text: &str) -> Result<u64, String> {
     let wrong = || format!("{text:?} is no size: give bytes, or a number and KiB, MiB, GiB or TiB, as 8GiB");
     let unit = UNITS.iter().find_map(|(unit, shift)| Some((text.strip_suffix(unit)?, *shift)));
     let (number, shift) = unit.unwrap_or((text, 0));

@@ -50,6 +50,7 @@ mod key_files;
 mod last;
 mod list;
 mod plain;
+mod plan;
 mod reference;
 mod sandboxing;
 mod story;
@@ -114,6 +115,7 @@ fn default_level(command: &Command) -> LevelFilter {
         | Command::Dev(_)
         | Command::Model(_)
         | Command::Doctor(_)
+        | Command::Plan(_)
         | Command::NatsConfig(_)
         | Command::NatsKeys(_)
         | Command::Objects(_)
@@ -145,6 +147,7 @@ async fn run(door: &Server, command: Command, terminal: &Terminal) -> Result<Exi
         Command::Dev(args) => dev::run(args, terminal).await,
         Command::Model(args) => model::run(args, terminal).await,
         Command::Doctor(args) => doctor::run(args, terminal).await,
+        Command::Plan(args) => plan::run(&args, terminal),
         Command::NatsConfig(args) => nats_config::run(args, terminal),
         Command::NatsKeys(command) => nats_keys::run(&command, terminal),
         Command::Objects(command) => objects::run(command, door, terminal).await,

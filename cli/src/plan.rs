@@ -1,0 +1,332 @@
+//! `toolyard plan`: how much of everything a load needs, from coefficients that were measured.
+
+use std::time::Duration;
+
+use crate::exit::{Exit, Failure};
+use crate::json::Object;
+use crate::list::span;
+use crate::log::{readable, size};
+use crate::terminal::Terminal;
+
+const EXAMPLES: &str = "\
+Examples:
+  toolyard plan --calls-per-s 100
+  toolyard plan --calls-per-s 2000 --output-bytes 8KiB --call-time 5s \\
+    --runs-open 50000 --tail 6h --request-ids
+  toolyard plan --calls-per-s 100 -o json | jq .log_max_bytes
+
+It multiplies what you give with coefficients that docs/howto/capacity.md lists
+with the place where each was measured. It asks no server. The processor time
+and memory of the tools themselves are not in it, and neither are objects
+(results of more than 256 KiB, and uploads).
+
+The exit code is 1 if one log was never seen to take the load.
+
+With -o json it writes one object: calls_per_s, log_messages_per_s,
+log_bytes_per_s, log_max_bytes, log_max_messages, tail_percent, request_ids,
+broker_servers, broker_memory_bytes (of each server, its GOMEMLIMIT),
+broker_disk_bytes (of each server), processor_cores {broker, coordinators,
+workers, output} (busy on average), coordinators, coordinator_memory_bytes,
+worker_slots, workers, log_share (of the highest rate that was measured), fits.";
+
+/// The part of a log's messages or bytes that open runs and runs that have ended may fill together. From 85 % on new
+/// runs are refused.
+const FILLED_PERCENT: u64 = 80;
+/// Bytes of a message of the log without arguments and output, and messages of a call: its job and its end.
+const MESSAGE_BYTES: u64 = 250;
+const CALL_MESSAGES: u64 = 2;
+/// Output is stored in messages of this size at most, if the tool writes it fast.
+const OUTPUT_MESSAGE_BYTES: u64 = 64 << 10;
+/// The broker's memory: a fixed part, and a part for each message that the log may hold and each request id.
+const BROKER_FIXED_BYTES: u64 = 128 << 20;
+const BROKER_MESSAGE_BYTES: u64 = 1 << 10;
+/// A coordinator's memory: at rest, and for each open run.
+const COORDINATOR_FIXED_BYTES: u64 = 64 << 20;
+const COORDINATOR_RUN_BYTES: u64 = 5 << 10;
+/// Processor time of a call in microseconds, with 256 in flight.
+const BROKER_CALL_US: f64 = 53.0;
+const COORDINATOR_CALL_US: f64 = 40.0;
+const WORKER_CALL_US: f64 = 15.0;
+/// Processor time of a byte of output in all processes together, in microseconds.
+const OUTPUT_BYTE_US: f64 = 0.0104;
+/// The highest rate of one log that was measured, on two cores that broker, coordinator, worker and client shared.
+const MEASURED_CALLS_PER_S: f64 = 15_550.0;
+/// Beside the log, each server stores request ids, snapshots and other buckets (a quarter of the log), the queue of
+/// webhooks and the small buckets.
+const DISK_BESIDE_BYTES: u64 = 276 << 20;
+/// Sizes of logs are multiples of this.
+const LOG_STEP: u64 = 64 << 20;
+/// A log keeps a message for 25 h at most.
+const KEPT_MAX: Duration = Duration::from_secs(25 * 60 * 60);
+
+/// Calculate what a load needs: the log, the broker, coordinators and workers
+#[derive(Debug, clap::Args)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct Args {
+    /// Calls a second, in the busiest hour
+    #[arg(long, value_name = "N", value_parser = rate)]
+    calls_per_s: f64,
+    /// Bytes of the arguments of a call
+    #[arg(long, value_name = "SIZE", default_value = "256", value_parser = size)]
+    argument_bytes: u64,
+    /// Bytes of output and result of a call
+    #[arg(long, value_name = "SIZE", default_value = "1KiB", value_parser = size)]
+    output_bytes: u64,
+    /// How long a call runs
+    #[arg(long, value_name = "SPAN", default_value = "1s", value_parser = span)]
+    call_time: Duration,
+    /// Runs that wait for a client, an approval or a time, beside those that run
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    runs_open: u32,
+    /// How long runs that have ended are to be readable
+    #[arg(long, value_name = "SPAN", default_value = "1h", value_parser = span)]
+    tail: Duration,
+    /// Each call has a run of its own with a request id
+    #[arg(long)]
+    request_ids: bool,
+    /// Copies of the log, each on a server of its own
+    #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u8).range(1..=5))]
+    copies: u8,
+    /// Slots of a worker
+    #[arg(long, value_name = "N", default_value_t = 16, value_parser = clap::value_parser!(u32).range(1..=4096))]
+    slots: u32,
+}
+
+fn rate(text: &str) -> Result<f64, String> {
+    let wrong = || format!("{text:?} is no rate: give a number above zero, 10000000 at most");
+    text.parse().ok().filter(|rate| (f64::MIN_POSITIVE..=1e7).contains(rate)).ok_or_else(wrong)
+}
+
+/// What a load needs.
+#[derive(Debug, PartialEq)]
+struct Plan {
+    messages_per_s: f64,
+    bytes_per_s: f64,
+    log_bytes: u64,
+    log_messages: u64,
+    tail_percent: u64,
+    request_ids: u64,
+    broker_memory: u64,
+    broker_disk: u64,
+    broker_cores: f64,
+    coordinator_cores: f64,
+    worker_cores: f64,
+    output_cores: f64,
+    coordinators: u64,
+    coordinator_memory: u64,
+    slots: u64,
+    workers: u64,
+    /// The rate, as a part of the highest that was measured.
+    log_share: f64,
+}
+
+impl Plan {
+    fn of(args: &Args) -> Self {
+        let rate = args.calls_per_s;
+        let output_messages = args.output_bytes / OUTPUT_MESSAGE_BYTES;
+        let call_messages = CALL_MESSAGES + u64::from(args.request_ids) + output_messages;
+        let call_bytes = call_messages * MESSAGE_BYTES + args.argument_bytes + args.output_bytes;
+        let (messages_per_s, bytes_per_s) = (rate * float(call_messages), rate * float(call_bytes));
+        let tail = args.tail.min(KEPT_MAX).as_secs_f64();
+        let (ended_messages, ended_bytes) = (messages_per_s * tail, bytes_per_s * tail);
+        // Of a run that waits, the log has the opening.
+        let open = f64::from(args.runs_open) + rate * args.call_time.as_secs_f64();
+        let open_messages = open * float(1 + u64::from(args.request_ids));
+        let open_bytes = open_messages * float(MESSAGE_BYTES) + open * float(args.argument_bytes);
+        let room = |ended: f64, open: f64| round_up((ended + open) * 100.0 / float(FILLED_PERCENT));
+        let log_messages = room(ended_messages, open_messages).max(10_000);
+        let log_bytes = room(ended_bytes, open_bytes).div_ceil(LOG_STEP).max(1).saturating_mul(LOG_STEP);
+        let ended_part = |ended: f64, limit: u64| round_up(ended * 100.0 / float(limit));
+        let tail_percent = ended_part(ended_messages, log_messages).max(ended_part(ended_bytes, log_bytes));
+        // The bucket of request ids has an eighth of the log's bytes, and an id takes 240.
+        let ids_room = if args.request_ids { log_bytes / 8 / 240 } else { 0 };
+        let request_ids = ids_room.min(round_up(rate * KEPT_MAX.as_secs_f64()));
+        let slots = round_up(rate * args.call_time.as_secs_f64() * 1.25).max(1);
+        let coordinator_cores = rate * COORDINATOR_CALL_US / 1e6;
+        let coordinators = round_up(coordinator_cores / 0.5).max(2);
+        let runs_of_one = round_up(open / float(coordinators - 1));
+        Self {
+            messages_per_s,
+            bytes_per_s,
+            log_bytes,
+            log_messages,
+            tail_percent: tail_percent.clamp(10, 80),
+            request_ids,
+            broker_memory: BROKER_MESSAGE_BYTES
+                .saturating_mul(log_messages.saturating_add(request_ids))
+                .saturating_add(BROKER_FIXED_BYTES),
+            broker_disk: log_bytes.saturating_add(log_bytes / 4).saturating_add(DISK_BESIDE_BYTES),
+            broker_cores: rate * BROKER_CALL_US / 1e6,
+            coordinator_cores,
+            worker_cores: rate * WORKER_CALL_US / 1e6,
+            output_cores: rate * float(args.output_bytes) * OUTPUT_BYTE_US / 1e6,
+            coordinators,
+            coordinator_memory: COORDINATOR_RUN_BYTES
+                .saturating_mul(runs_of_one)
+                .saturating_add(COORDINATOR_FIXED_BYTES),
+            slots,
+            workers: slots.div_ceil(u64::from(args.slots)),
+            log_share: rate / MEASURED_CALLS_PER_S,
+        }
+    }
+
+    fn fits(&self) -> bool {
+        self.log_share <= 1.0
+    }
+
+    fn object(&self, args: &Args) -> Object {
+        let cores = Object::default()
+            .field("broker", self.broker_cores)
+            .field("coordinators", self.coordinator_cores)
+            .field("workers", self.worker_cores)
+            .field("output", self.output_cores);
+        Object::default()
+            .field("calls_per_s", args.calls_per_s)
+            .field("log_messages_per_s", self.messages_per_s)
+            .field("log_bytes_per_s", self.bytes_per_s)
+            .field("log_max_bytes", self.log_bytes)
+            .field("log_max_messages", self.log_messages)
+            .field("tail_percent", self.tail_percent)
+            .field("request_ids", self.request_ids)
+            .field("broker_servers", args.copies)
+            .field("broker_memory_bytes", self.broker_memory)
+            .field("broker_disk_bytes", self.broker_disk)
+            .field("processor_cores", cores)
+            .field("coordinators", self.coordinators)
+            .field("coordinator_memory_bytes", self.coordinator_memory)
+            .field("worker_slots", self.slots)
+            .field("workers", self.workers)
+            .field("log_share", self.log_share)
+            .field("fits", self.fits())
+    }
+
+    fn lines(&self, args: &Args) -> Vec<String> {
+        let servers = if args.copies == 1 { "1 server".to_owned() } else { format!("{} servers, each", args.copies) };
+        let mut lines = vec![
+            format!(
+                "log           {:.0} messages and {} a second",
+                self.messages_per_s,
+                readable(whole(self.bytes_per_s))
+            ),
+            format!(
+                "              --log-max-bytes {} --log-max-messages {} --tail-percent {}",
+                self.log_bytes, self.log_messages, self.tail_percent
+            ),
+            format!(
+                "broker        {servers} {} of memory (GOMEMLIMIT, and --broker-memory {}), {} of disk",
+                readable(self.broker_memory),
+                self.broker_memory,
+                readable(self.broker_disk)
+            ),
+            format!("coordinators  {}, each {} of memory", self.coordinators, readable(self.coordinator_memory)),
+            format!("workers       {} with {} slots: {} calls at a time", self.workers, args.slots, self.slots),
+            format!(
+                "processor     {:.2} cores busy: broker {:.2}, coordinators {:.2}, workers {:.2}, output {:.2}",
+                self.broker_cores + self.coordinator_cores + self.worker_cores + self.output_cores,
+                self.broker_cores,
+                self.coordinator_cores,
+                self.worker_cores,
+                self.output_cores
+            ),
+        ];
+        if args.calls_per_s * KEPT_MAX.as_secs_f64() > float(self.request_ids) && args.request_ids {
+            lines.push(format!(
+                "request ids   {} fit beside the log, and each is kept for 25 h: at this rate they last {}",
+                self.request_ids,
+                hours(float(self.request_ids) / args.calls_per_s)
+            ));
+        }
+        let share = self.log_share * 100.0;
+        lines.push(match self.log_share {
+            ..=0.5 => format!("one log       takes it: {share:.1} % of the highest rate that was measured"),
+            ..=1.0 => {
+                format!("one log       {share:.0} % of the highest rate that was measured: measure it on your machines")
+            }
+            _ => format!(
+                "one log       was never seen to take it: {:.1} times the highest rate that was measured \
+                (docs/howto/capacity.md)",
+                self.log_share
+            ),
+        });
+        lines
+    }
+}
+
+fn hours(seconds: f64) -> String {
+    if seconds < 3600.0 { format!("{:.0} min", seconds / 60.0) } else { format!("{:.1} h", seconds / 3600.0) }
+}
+
+/// Exact below 2^53, and near enough above.
+fn float(number: u64) -> f64 {
+    number as f64
+}
+
+fn whole(number: f64) -> u64 {
+    number as u64
+}
+
+fn round_up(number: f64) -> u64 {
+    whole(number.ceil())
+}
+
+pub(crate) fn run(args: &Args, terminal: &Terminal) -> Result<Exit, Failure> {
+    let plan = Plan::of(args);
+    if terminal.is_json() {
+        terminal.object(&plan.object(args))?;
+    } else {
+        plan.lines(args).iter().try_for_each(|line| terminal.line(line))?;
+    }
+    Ok(if plan.fits() { Exit::Completed } else { Exit::Failed })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn args(calls_per_s: f64) -> Args {
+        Args {
+            calls_per_s,
+            argument_bytes: 256,
+            output_bytes: 1024,
+            call_time: Duration::from_secs(1),
+            runs_open: 0,
+            tail: Duration::from_secs(3600),
+            request_ids: false,
+            copies: 3,
+            slots: 16,
+        }
+    }
+
+    #[test]
+    fn a_load_has_room_for_what_is_open_and_what_has_ended_below_the_refusal() {
+        let plan = Plan::of(&args(100.0));
+        assert_eq!((plan.log_messages, plan.workers, plan.coordinators), (900_125, 8, 2));
+        assert_eq!(plan.tail_percent, 80);
+        assert!(float(plan.log_bytes) >= 100.0 * 3600.0 * 1780.0 / 0.8, "{plan:?}");
+        assert!(plan.fits() && plan.broker_memory > 900 << 20, "{plan:?}");
+        let waiting = Plan::of(&Args { runs_open: 1_000_000, ..args(100.0) });
+        assert!(waiting.log_messages > 2_100_000 && waiting.tail_percent < 50, "{waiting:?}");
+        assert!(waiting.coordinator_memory > 4 << 30, "one of two may be away: {waiting:?}");
+    }
+
+    #[test]
+    fn a_load_that_one_log_was_never_seen_to_take_does_not_fit() {
+        assert!(Plan::of(&args(15_000.0)).fits() && !Plan::of(&args(16_000.0)).fits());
+        for (rate, said) in [(10.0, "takes it"), (10_000.0, "measure it"), (1e7, "was never seen to take it")] {
+            let args = args(rate);
+            let lines = Plan::of(&args).lines(&args).join("\n");
+            assert!(lines.contains(said), "{lines}");
+        }
+    }
+
+    #[test]
+    fn the_least_and_the_largest_load_have_a_plan() {
+        let least = Args { tail: Duration::ZERO, call_time: Duration::ZERO, ..args(f64::MIN_POSITIVE) };
+        assert_eq!(Plan::of(&least).log_bytes, LOG_STEP);
+        let most = Args { output_bytes: 1 << 40, runs_open: u32::MAX, request_ids: true, ..args(1e7) };
+        assert!(!Plan::of(&most).lines(&most).is_empty());
+        for wrong in ["0", "-1", "NaN", "inf", "1e8", "many", ""] {
+            assert!(rate(wrong).is_err(), "{wrong}");
+        }
+    }
+}

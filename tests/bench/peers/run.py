@@ -150,7 +150,8 @@ def temporal(peer, options, cache):
 
 def taskiq_nats(peer, options, cache):
     interpreter = python(cache)
-    settings = {"cwd": HERE, "env": {**os.environ, "PEER_URL": options.nats_url, "PYTHONDONTWRITEBYTECODE": "1"}}
+    urls = {"PEER_URL": options.nats_url, "PEER_RESULTS_URL": f"{options.redis_url}/3"}
+    settings = {"cwd": HERE, "env": {**os.environ, **urls, "PYTHONDONTWRITEBYTECODE": "1"}}
     worker = ["-m", "taskiq", "worker", "taskiq_peer:broker", "--workers", str(os.cpu_count())]
     peer.start([interpreter, *worker, "--max-async-tasks", "256", "--log-level", "ERROR"], **settings)
     found = peer.measure([interpreter, "taskiq_peer.py", "client", "--url", "-"], **settings)
@@ -178,7 +179,7 @@ PEERS = {
     "bullmq": (bullmq, "6.7.0, on Valkey without persistence"),
     "celery": (celery, "5.7.0, on Valkey without persistence"),
     "temporal": (temporal, "development server 1.32.0 in memory, SDK 1.35.0"),
-    "taskiq_nats": (taskiq_nats, "0.7.0, on JetStream with file storage"),
+    "taskiq_nats": (taskiq_nats, "0.7.0, on JetStream with file storage, results on Valkey without persistence"),
     "apalis": (apalis, "1.0.0, on Valkey without persistence"),
 }
 

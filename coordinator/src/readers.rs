@@ -465,6 +465,14 @@ impl Source {
         }
     }
 
+    /// An error if the last entry that was read has left the log: then those after it may have left it unread.
+    async fn unless_cut(&self) -> Result<(), WatchError> {
+        if self.last > 0 && self.journal.is_gone(self.run.shard(), self.last).await? {
+            return Err(WatchError::Gone(self.last));
+        }
+        Ok(())
+    }
+
     /// The reason why a run cannot be read further: it may have been erased meanwhile.
     async fn unless_erased(&self, error: WatchError) -> WatchError {
         match self.journal.last_of_run(self.run).await {
@@ -506,6 +514,9 @@ impl Source {
             }
             Behind::Unasked { asked } => {
                 let through = self.journal.last_of_run(self.run).await?;
+                if through < self.last {
+                    self.unless_cut().await?;
+                }
                 let then = Then::Presumably { asked };
                 self.behind = Behind::Entries { through, then };
                 (through, then)
@@ -515,7 +526,10 @@ impl Source {
             let read = if self.pages.through() == self.last {
                 self.pages.next(through).await
             } else {
-                self.journal.page_towards(&subject::of_run(self.run), self.last, through, PAGE_ENTRIES).await
+                let read =
+                    self.journal.page_towards(&subject::of_run(self.run), self.last, through, PAGE_ENTRIES).await;
+                self.unless_cut().await?;
+                read
             };
             self.take_page(read).await?;
         }
@@ -531,6 +545,7 @@ impl Source {
     /// Returns whether the log has no more entries after it.
     async fn take_page(&mut self, read: Result<Page, ReadError>) -> Result<bool, WatchError> {
         let page = match read {
+            Ok(page) if page.is_cut => return Err(WatchError::Gone(self.last)),
             Ok(page) => page,
             Err(error) => return Err(self.unless_erased(error.into()).await),
         };

@@ -399,7 +399,7 @@ fn snapshot_with_owed_bytes() -> Snapshot {
 
 fn snapshot_with_erasures() -> Snapshot {
     let (run, due, through) = (run_id(), Timestamp(1_763_000_000_000), 12_300);
-    let owed = OwedErasure { run, due, first: 0, through, request: Some([7; 32]), continuations: 2, bytes: None };
+    let owed = OwedErasure { run, due, through, request: Some([7; 32]), continuations: 2, bytes: None };
     Snapshot { erasures: vec![owed], ..snapshot() }
 }
 

@@ -214,6 +214,9 @@ pub(super) async fn replay(log: &Log, id: RunId) -> Result<Option<Summary>, Read
     let mut pages = RunPages::new(log.journal.clone(), id, PAGE_BYTES);
     loop {
         let page = pages.next(0).await?;
+        if page.is_cut {
+            return Ok(None);
+        }
         page.entries.iter().for_each(|entry| folded.apply(entry));
         if page.last {
             return Ok(folded.summary());

@@ -28,6 +28,8 @@ const LOOK_AGAIN: Duration = Duration::from_secs(1);
 const COMPARED: usize = 512;
 /// Runs that the log forgets within this time are not compared, because either side may forget them first.
 const LAST_MINUTES: Duration = Duration::from_secs(300);
+/// How much older than its first entry the id of a run may be that is compared.
+const OPENED_LATER: Duration = Duration::from_secs(30);
 const BATCHES_AHEAD: usize = 4;
 
 /// A message of a comparison.
@@ -134,10 +136,15 @@ impl Comparison {
         }
     }
 
+    /// Whether the log may have lost entries of the run, also since the comparison began.
+    fn is_leaving(&self, run: RunId) -> bool {
+        run.created_at() < self.ignored_before.max(self.log.journal.oldest().after(OPENED_LATER))
+    }
+
     /// Whether the index should have the run.
     fn is_expected(&self, run: &Summary) -> bool {
-        run.id.created_at() >= self.ignored_before
-            && !(run.has_ended() && self.cut_before.is_some_and(|cut| run.id.created_at() < cut))
+        let is_cut = |run: &Summary| run.has_ended() && self.cut_before.is_some_and(|cut| run.id.created_at() < cut);
+        !self.is_leaving(run.id) && !is_cut(run)
     }
 
     async fn compare(&mut self, runs: &[Arc<Summary>]) -> Result<(), RebuildError> {
@@ -231,7 +238,7 @@ impl Comparison {
                 let what = match replay(&self.log, *id).await? {
                     Some(run) if self.is_expected(&run) => self.wrongs(&[Arc::new(run)]).await?.pop().flatten(),
                     Some(_) => None,
-                    None if id.created_at() < self.ignored_before => None,
+                    None if self.is_leaving(*id) => None,
                     None => {
                         let known = self.index.get(&[*id]).await?.pop().flatten();
                         known.map(|_| "is not in the log".to_owned())
@@ -242,7 +249,7 @@ impl Comparison {
             (Suspect::Stray(member), Index::Redis(redis)) => {
                 let run = member.run;
                 let is_stray = !redis.strays(vec![member.clone()], &[run]).await?.is_empty()
-                    && run.created_at() >= self.ignored_before
+                    && !self.is_leaving(run)
                     && redis.stands(member).await?;
                 let what = format!("is in the set {} and does not belong there", member.set);
                 Ok(is_stray.then_some(Difference { run, what }))

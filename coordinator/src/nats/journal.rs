@@ -94,6 +94,8 @@ pub(crate) struct Parts {
     turns: Turns,
     /// Older entries have left the log. In milliseconds since 1970.
     oldest: AtomicU64,
+    /// The last entry of the log when its size was read.
+    tip: AtomicU64,
     /// Until when the feed counts as late, in milliseconds since 1970.
     behind_until: AtomicU64,
     last_mark: tokio::sync::Mutex<absent::LastMark>,
@@ -162,6 +164,8 @@ pub(crate) struct Page {
     pub(crate) unread: Vec<(SubjectKind, u64)>,
     /// Bytes that its entries count for their tenant.
     pub(crate) bytes: u64,
+    /// Entries after the last page have left the log before they were read.
+    pub(crate) is_cut: bool,
 }
 
 impl Page {
@@ -219,6 +223,7 @@ impl Journal {
             unheard,
             turns,
             oldest: AtomicU64::new(0),
+            tip: AtomicU64::new(0),
             behind_until,
             last_mark: tokio::sync::Mutex::default(),
         };
@@ -345,7 +350,11 @@ impl Journal {
     pub(crate) async fn known_through(&self, id: RunId, last: u64) -> Result<Known, ReadError> {
         let (mut known, mut pages) = (Known::new(id), RunPages::new(self.clone(), id, PAGE_BYTES));
         while pages.through() < last {
-            pages.next(last).await?.apply_through(last, &mut known);
+            let page = pages.next(last).await?;
+            if page.is_cut {
+                return Err(ReadError(format!("entries of run {id} left the log while they were read")));
+            }
+            page.apply_through(last, &mut known);
         }
         Ok(known)
     }
@@ -387,6 +396,7 @@ impl Journal {
                     let seen = Amount { bytes: info.state.bytes, messages: info.state.messages };
                     self.room.seen(seen, limits(&info.config), counted);
                     self.note_oldest(LogNow::of(info).oldest);
+                    self.note_tip(info.state.last_sequence);
                     count(info);
                 }
                 Ok(Err(error)) => tracing::warn!(%error, "reading the size of the log failed"),

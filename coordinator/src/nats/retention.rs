@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use owner::retention::{LogState, SETTLED_AFTER, Tail};
-use proto::names::SHARDS;
+use proto::convert::snapshot::Needs;
 use run::{Shard, Timestamp};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
@@ -37,7 +37,7 @@ impl Retention {
             if !self.owned.borrow().holds(FIRST) {
                 continue;
             }
-            // Nothing is lost if it is cut off: the broker removes the entries, or does not.
+            // Cut off, it is harmless: the broker removes the entries, or does not.
             let removed = tokio::select! {
                 removed = self.remove() => removed,
                 () = stop.cancelled() => return,
@@ -68,7 +68,7 @@ impl Retention {
             messages: log.messages,
         };
         if let Some(from) = self.tail.keep_from(&state, needed_from) {
-            self.journal.drop_before(from).await?;
+            self.journal.drop_before(from, &log).await?;
             tracing::debug!(first = log.first, from, last = log.last, "removed the oldest entries of the log");
         }
         Ok(())
@@ -77,8 +77,9 @@ impl Retention {
     /// The first entry that any shard needs; 0 if one has not told.
     async fn needed_from(&self, log: &LogNow) -> Result<u64, ReadError> {
         let needs = futures::future::try_join_all(every().map(|shard| self.snapshots.needs(shard))).await?;
-        let from = needs.iter().map(|needs| needs.filter(|needs| needs.log == log.created).map_or(0, |it| it.from));
-        debug_assert_eq!(needs.len(), usize::from(SHARDS));
+        // A position behind the end is of a log that was replaced by an older copy of it.
+        let is_of_log = |needs: &Needs| needs.log == log.created && needs.from <= log.last + 1;
+        let from = needs.into_iter().map(|needs| needs.filter(is_of_log).map_or(0, |needs| needs.from));
         Ok(from.min().unwrap_or(0))
     }
 }

@@ -11,15 +11,16 @@ use super::OwnerTask;
 use crate::nats::setup::RETENTION;
 use crate::quotas::Quotas;
 
-/// Entries leave the log by their age, so bytes are counted by the span of time in which they were stored: the last
-/// minutes finely, because a small log keeps no more, and what is older coarsely, so that a snapshot is small. Bytes
-/// stay counted at most one span longer than their entries exist.
-const FINE: Duration = Duration::from_secs(10);
-const MEDIUM: Duration = Duration::from_secs(5 * 60);
-const COARSE: Duration = Duration::from_secs(3 * 60 * 60);
-/// Spans that began earlier are merged into medium ones, and then into coarse ones.
-const FINE_FOR: Duration = Duration::from_secs(2 * 60);
-const MEDIUM_FOR: Duration = Duration::from_secs(30 * 60);
+/// Entries leave the log by their age, so bytes are counted by the span of time in which they were stored. Old spans
+/// are merged into longer ones, which last at most as long as they are old, so that a snapshot is small: at most some
+/// 40 a tenant. Each length of a span divides the next.
+const SPANS: [Span; 5] = [
+    Span { length: Duration::from_secs(10), until: Duration::from_secs(2 * 60) },
+    Span { length: Duration::from_secs(60), until: Duration::from_secs(10 * 60) },
+    Span { length: Duration::from_secs(5 * 60), until: Duration::from_secs(60 * 60) },
+    Span { length: Duration::from_secs(30 * 60), until: Duration::from_secs(6 * 60 * 60) },
+    Span { length: Duration::from_secs(3 * 60 * 60), until: Duration::MAX },
+];
 /// The most tenants whose bytes are in a snapshot, those with the most bytes: about 150 KiB beside the open runs. After
 /// a takeover the others are counted from zero.
 const TENANTS_MAX: usize = 512;
@@ -41,11 +42,23 @@ fn begin(at: Timestamp, span: Duration) -> Timestamp {
     Timestamp(at.0 / millis(span) * millis(span))
 }
 
-/// The latest end of a span that begins here: a coarse span begins where medium and fine ones may begin, too.
+/// How long a span is, and how old.
+struct Span {
+    length: Duration,
+    until: Duration,
+}
+
+/// The latest end of a span that begins here: a long span begins where a short one may begin, too.
 fn latest_end(begins: Timestamp) -> Timestamp {
-    let spans = [COARSE, MEDIUM, FINE];
-    let span = spans.into_iter().find(|span| begin(begins, *span) == begins).unwrap_or(FINE);
-    begins.after(span)
+    let longest = SPANS.iter().rev().find(|span| begin(begins, span.length) == begins);
+    begins.after(longest.map_or(SPANS[0].length, |span| span.length))
+}
+
+/// The begin of the span into which one with this begin is merged by now.
+fn merged(begins: Timestamp, now: Timestamp) -> Timestamp {
+    let age = Duration::from_millis(now.0.saturating_sub(begins.0));
+    let span = SPANS.iter().find(|span| age < span.until).unwrap_or(&SPANS[0]);
+    begin(begins, span.length)
 }
 
 impl LogBytes {
@@ -68,12 +81,16 @@ impl LogBytes {
             Some(spans) => spans,
             None => self.0.entry(tenant.clone()).or_default(),
         };
-        *spans.entry(begin(at, FINE)).or_default() += bytes;
+        *spans.entry(begin(at, SPANS[0].length)).or_default() += bytes;
     }
 
     /// Subtracts the bytes of an erased run that began at `since`.
     pub(super) fn release(&mut self, tenant: &TenantId, since: Timestamp, mut bytes: u64) {
-        let spans = self.0.get_mut(tenant).into_iter().flat_map(|spans| spans.range_mut(begin(since, COARSE)..));
+        let spans = self
+            .0
+            .get_mut(tenant)
+            .into_iter()
+            .flat_map(|spans| spans.range_mut(begin(since, SPANS[SPANS.len() - 1].length)..));
         for (_, stored) in spans {
             let released = bytes.min(*stored);
             *stored -= released;
@@ -84,7 +101,6 @@ impl LogBytes {
     /// Removes spans that the log has dropped, whose oldest entry is of the time `oldest`, and merges old ones.
     pub(super) fn expire(&mut self, now: Timestamp, oldest: Timestamp) {
         let oldest = oldest.max(ago(now, RETENTION));
-        let (fine_from, medium_from) = (ago(now, FINE_FOR), ago(now, MEDIUM_FOR));
         self.0.retain(|_, spans| {
             let mut next = None;
             let mut kept = BTreeMap::new();
@@ -92,12 +108,7 @@ impl LogBytes {
                 let end =
                     next.replace(begins).map_or(latest_end(begins), |next: Timestamp| next.min(latest_end(begins)));
                 if end > oldest && bytes > 0 {
-                    let merged = match begins {
-                        begins if begins >= fine_from => begins,
-                        begins if begins >= medium_from => begin(begins, MEDIUM),
-                        begins => begin(begins, COARSE),
-                    };
-                    *kept.entry(merged).or_default() += bytes;
+                    *kept.entry(merged(begins, now)).or_default() += bytes;
                 }
             }
             *spans = kept;
@@ -204,24 +215,20 @@ mod tests {
     }
 
     #[test]
-    fn bytes_of_a_log_that_keeps_little_are_counted_finely_and_old_ones_take_few_spans() {
+    fn however_much_the_log_keeps_at_most_twice_as_much_is_counted_in_few_spans() {
         let tenant: TenantId = "acme".parse().unwrap();
-        let (begin, mut bytes) = (600_000 * HOUR, LogBytes::default());
-        for second in 0..3600 {
-            let now = Timestamp(begin + second * 1000);
-            bytes.add(&tenant, now, 10);
-            bytes.expire(now, ago(now, Duration::from_secs(60)));
+        let begin = 600_000 * HOUR + HOUR / 7;
+        for minutes in [1, 3, 8, 20, 40, 100, 300, 900] {
+            let mut bytes = LogBytes::default();
+            for half_minute in 0..4 * minutes + 20 {
+                let now = Timestamp(begin + half_minute * 30_000);
+                bytes.add(&tenant, now, 1);
+                bytes.expire(now, ago(now, Duration::from_secs(60 * minutes)));
+                let (counted, kept) = (total(&bytes, &tenant), (half_minute + 1).min(2 * minutes));
+                assert!((kept..=2 * kept + 1).contains(&counted), "{minutes} minutes: {counted} instead of {kept}");
+            }
+            assert!(bytes.list()[0].1.len() <= 45, "{}", bytes.list()[0].1.len());
         }
-        let counted = total(&bytes, &tenant);
-        assert!((600..=710).contains(&counted), "a minute is kept: {counted}");
-        for second in 3600..7 * 3600 {
-            let now = Timestamp(begin + second * 1000);
-            bytes.add(&tenant, now, 10);
-            bytes.expire(now, Timestamp(0));
-        }
-        let (spans, counted) = (bytes.list()[0].1.len(), total(&bytes, &tenant));
-        assert!(spans < 30, "{spans}");
-        assert!((6 * 36_000 + 600..=6 * 36_000 + 710).contains(&counted), "{counted}");
     }
 
     #[test]

@@ -37,6 +37,8 @@ const PAUSE: Duration = Duration::from_millis(500);
 const UNREADABLE_MAX: u32 = 5;
 /// How long a takeover may take before it is reported as an error, and then how often.
 const TAKEOVER_LATE: Duration = Duration::from_secs(30);
+/// Entries of other shards after which a shard without entries of its own gets a barrier.
+const FALLS_BEHIND: u64 = 256;
 /// How long a shard is followed after its last watcher has gone, because another may come.
 const UNWATCHED_MAX: Duration = Duration::from_secs(30);
 
@@ -355,11 +357,25 @@ impl OwnerTask {
         for shard in every().filter(|shard| self.may_act(*shard)).collect::<Vec<_>>() {
             self.owner.forget_unread_before(shard, oldest);
             let applied = self.owner.shard(shard).map_or(0, owner::ShardState::applied);
+            if self.io.journal.tip_seen() > applied + FALLS_BEHIND {
+                self.mark(shard);
+            }
             let now = Instant::now().into_std();
             if self.slice(shard).is_some_and(|slice| slice.snapshot.schedule.is_due(applied, now)) {
                 self.write_snapshot(shard);
             }
         }
+    }
+
+    /// Stores a barrier in a shard without entries, so that its position moves on: what it needs of the log is told
+    /// with its snapshots.
+    fn mark(&mut self, shard: Shard) {
+        let journal = self.io.journal.clone();
+        self.send(async move {
+            if let Err(error) = journal.mark(shard).await {
+                tracing::debug!(%shard, %error, "storing a barrier for a shard without entries failed");
+            }
+        });
     }
 
     fn write_snapshot(&mut self, shard: Shard) {
@@ -375,7 +391,7 @@ impl OwnerTask {
         let letters = slice.outbox.list().map(|letter| (letter.subject.clone(), letter.body.clone())).collect();
         let (log, erasures, erasures_behind) = (slice.snapshot.log, slice.owed.list(), slice.owed.behind());
         let log_bytes = slice.log_bytes.list();
-        let needs = Needs { log, from: state.needed_from().min(slice.owed.needed_from()) };
+        let needs = Needs { log, from: state.needed_from().min(needed_of(&slice.owed)) };
         let snapshot = Snapshot { log, through, open, erasures, erasures_behind, letters, log_bytes };
         self.writes.spawn(async move {
             let result = match snapshots.write(shard, &snapshot, before).await {
@@ -420,6 +436,11 @@ impl OwnerTask {
             self.let_go(shard);
         }
     }
+}
+
+/// The first entry that is read again for requests to erase runs that did not fit.
+fn needed_of(owed: &Erasures) -> u64 {
+    if owed.behind() > 0 { owed.behind() } else { u64::MAX }
 }
 
 impl ShardTask {

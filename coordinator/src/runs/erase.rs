@@ -13,7 +13,7 @@ const REASON: &str = "erased by an operator";
 /// Outcome of a request to erase a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum EraseOutcome {
-    /// The log does not hold such a run of the tenant, or not any more.
+    /// There is no such run of the tenant, or nothing of it is left.
     NoRun,
     /// The run is in the log, and was only counted or is being erased already.
     Matched,
@@ -33,7 +33,13 @@ impl Runs {
         for _ in 0..DECISIONS_MAX {
             let (known, bytes) = self.journal.known_with_bytes(id).await?;
             let is_of_tenant = tenant.is_none_or(|tenant| known.run.tenant() == Some(tenant));
-            if known.run.opened_at().is_none() || !is_of_tenant {
+            if known.run.opened_at().is_none() {
+                return match (tenant, reason) {
+                    (None, Some(_)) => self.erase_rest(id, known.last).await,
+                    (Some(_), _) | (_, None) => Ok(EraseOutcome::NoRun),
+                };
+            }
+            if !is_of_tenant {
                 return Ok(EraseOutcome::NoRun);
             }
             let Some(reason) = reason else { return Ok(EraseOutcome::Matched) };
@@ -50,5 +56,16 @@ impl Runs {
             }
         }
         Err(RequestError::Contended)
+    }
+
+    /// Erases what is left of a run whose beginning has left the log: entries up to `last`, and objects, which are kept
+    /// for longer. Its tenant is not known any more.
+    async fn erase_rest(&self, id: RunId, last: u64) -> Result<EraseOutcome, RequestError> {
+        self.objects.remove_run(id).await.map_err(|error| RequestError::ObjectsUnavailable(error.to_string()))?;
+        if last == 0 {
+            return Ok(EraseOutcome::NoRun);
+        }
+        self.journal.erase(id, last).await?;
+        Ok(EraseOutcome::Requested)
     }
 }

@@ -18,8 +18,6 @@ pub const REQUESTED_MAX: usize = 16_384;
 pub struct OwedErasure {
     pub run: RunId,
     pub due: Timestamp,
-    /// Its first entry; 0 if that is not known.
-    pub first: u64,
     /// The entries up to this position are erased.
     pub through: u64,
     /// The digest under which the request id of the run is stored.
@@ -92,19 +90,6 @@ impl Erasures {
         self.behind.into_iter().chain(self.refilling).min().unwrap_or(0)
     }
 
-    /// The first entry of the log that the erasures need: the entries of a run name its objects. 0 if that is not
-    /// known, `u64::MAX` if they need none.
-    #[must_use]
-    pub fn needed_from(&self) -> u64 {
-        let needs_log = |owing: &&Owing| match owing.step {
-            Step::Waiting(Left::All) | Step::UnderWay => true,
-            Step::Waiting(Left::Objects) | Step::LeftInIndex => false,
-        };
-        let firsts = self.runs.values().filter(needs_log).map(|owing| owing.erasure.first);
-        let behind = self.behind.into_iter().chain(self.refilling);
-        firsts.chain(behind).min().unwrap_or(u64::MAX)
-    }
-
     /// All runs that are still to be erased, for a snapshot.
     #[must_use]
     pub fn list(&self) -> Vec<OwedErasure> {
@@ -172,7 +157,6 @@ impl Erasures {
         self.insert(OwedErasure {
             run: run.id(),
             due,
-            first: known.first,
             through: known.last,
             request: run.request(),
             continuations: run.continuations(),
@@ -195,7 +179,6 @@ impl Erasures {
         self.insert(OwedErasure {
             run,
             due: entry.at.max(request.not_before),
-            first: owed.map_or(0, |owing| owing.erasure.first),
             through: entry.sequence,
             request: request.request,
             continuations: request.continuations,
@@ -294,15 +277,7 @@ mod tests {
 
     fn owed(number: u64) -> OwedErasure {
         let run = format!("run_00_018bcfe5{number:04x}70008000000000000000").parse().expect("a run id");
-        OwedErasure {
-            run,
-            due: Timestamp(number),
-            first: number,
-            through: number,
-            request: None,
-            continuations: 0,
-            bytes: None,
-        }
+        OwedErasure { run, due: Timestamp(number), through: number, request: None, continuations: 0, bytes: None }
     }
 
     #[test]

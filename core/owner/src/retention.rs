@@ -7,7 +7,7 @@ use std::time::Duration;
 /// written, and expects that nothing is on its subject: it must find the first one. The rest of the time is by how much
 /// clocks of the broker's nodes may differ, and how long a server that was replaced may not know it.
 pub const SETTLED_AFTER: Duration = Duration::from_secs(30);
-/// Fewer entries are not worth a request: each makes the broker look at all its consumers.
+/// For fewer entries a log that is too full is not cut: each cut makes the broker look at all its consumers.
 const ENTRIES_MIN: u64 = 512;
 
 /// How much of runs that have ended the log keeps.
@@ -70,9 +70,10 @@ impl Tail {
             let part = u128::from(entries) * u128::from(fill.above(self.percent)) / u128::from(fill.used.max(1));
             u64::try_from(part).unwrap_or(u64::MAX)
         };
-        let by_size = log.first.saturating_add(share(log.bytes).max(share(log.messages)));
+        let excess = share(log.bytes).max(share(log.messages));
+        let by_size = if excess < ENTRIES_MIN { 0 } else { log.first.saturating_add(excess) };
         let from = by_size.max(log.young_from).min(log.settling_from).min(needed_from);
-        (from >= log.first.saturating_add(ENTRIES_MIN)).then_some(from)
+        (from > log.first).then_some(from)
     }
 }
 
@@ -101,7 +102,7 @@ mod tests {
         let aged = LogState { young_from: 15_000, ..log() };
         assert_eq!(tail.keep_from(&aged, u64::MAX), Some(15_000));
         assert_eq!(tail.keep_from(&aged, 12_000), Some(12_000), "an open run begins there");
-        assert_eq!(tail.keep_from(&aged, 10_100), None, "too few");
+        assert_eq!(tail.keep_from(&aged, 10_001), Some(10_001), "a single one that is old leaves");
         assert_eq!(tail.keep_from(&aged, 0), None, "nobody knows what is needed");
     }
 
@@ -114,6 +115,8 @@ mod tests {
             assert_eq!(tail.keep_from(&settling, u64::MAX), Some(13_000));
             assert_eq!(tail.keep_from(&LogState { settling_from: 10_000, ..full }, u64::MAX), None);
         }
+        let filling = Fill { used: 52, limit: 100 };
+        assert_eq!(tail.keep_from(&LogState { bytes: filling, ..log() }, u64::MAX), None, "not worth a cut");
         let all = Tail { percent: 0, ..tail };
         assert_eq!(all.keep_from(&log(), u64::MAX), Some(20_000));
         assert_eq!(all.keep_from(&LogState { last: 9_999, ..log() }, u64::MAX), None, "it is empty");

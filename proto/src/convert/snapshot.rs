@@ -163,6 +163,32 @@ impl Needs {
     }
 }
 
+/// What has left a log: entries that were stored later are still there.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Cut {
+    /// When the log was created, in nanoseconds since 1970.
+    pub log: u64,
+    pub through: Timestamp,
+}
+
+impl Cut {
+    #[must_use]
+    pub fn encode(self) -> Bytes {
+        let Self { log, through } = self;
+        wire::LogCut { version: VERSION, log, through_ms: through.0 }.encode_to_vec().into()
+    }
+
+    /// Decodes what has left a log.
+    ///
+    /// # Errors
+    /// The message is something else.
+    pub fn decode(payload: Bytes) -> Result<Self, InvalidMessage> {
+        let wire::LogCut { version, log, through_ms } = wire::LogCut::decode(payload)?;
+        check_version(version)?;
+        Ok(Self { log, through: Timestamp(through_ms) })
+    }
+}
+
 /// The begins of a tenant's spans. Older releases tell the numbers of spans of three hours.
 fn begins(of: &wire::TenantBytes) -> Vec<Timestamp> {
     let finely = of.begins_s.iter().map(|begin| Timestamp(begin.saturating_mul(1000)));
@@ -182,7 +208,6 @@ fn owed_out(owed: &OwedErasure) -> Option<wire::OwedErasure> {
         continuations: owed.continuations,
         tenant: owed.bytes.as_ref().map(|(tenant, _)| tenant.to_string()).unwrap_or_default(),
         bytes: owed.bytes.as_ref().map_or(0, |(_, bytes)| *bytes),
-        first: owed.first,
     })
 }
 
@@ -191,7 +216,6 @@ fn owed_in(owed: &wire::OwedErasure, shard: Shard) -> Result<OwedErasure, Invali
     Ok(OwedErasure {
         run: id_of(&owed.run, shard)?,
         due: Timestamp(owed.due_ms),
-        first: owed.first,
         through: owed.through,
         request: owed.request.as_ref().try_into().ok(),
         continuations: owed.continuations,
@@ -226,7 +250,6 @@ mod tests {
     #[test]
     fn what_is_owed_comes_back_as_it_was_at_some_eighty_bytes_a_run() {
         let owed = |number: u64| OwedErasure {
-            first: 123_000_000 + number,
             run: RunId::new(Shard(7), Uuid::now_v7()),
             due: Timestamp(1_763_000_000_000 + number),
             through: 123_455_000 + number,

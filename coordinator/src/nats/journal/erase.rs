@@ -42,7 +42,7 @@ impl Journal {
         loop {
             let page = pages.next_known().await?;
             sequences.extend(page.sequences());
-            if page.last {
+            if page.last || page.is_cut {
                 break;
             }
         }

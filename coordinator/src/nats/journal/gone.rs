@@ -19,6 +19,9 @@ impl Journal {
         let (mut known, mut pages) = (Known::new(id), RunPages::new(self.clone(), id, PAGE_BYTES));
         while pages.through() < last {
             let page = pages.next_or_gone(last, Some(mark)).await?;
+            if page.is_cut {
+                return Ok(Known::new(id));
+            }
             if page.through == 0 {
                 break;
             }

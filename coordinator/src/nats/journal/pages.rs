@@ -82,6 +82,7 @@ impl RunPages {
         let give_up = Instant::now() + READ_PATIENCE;
         loop {
             match self.patient_attempt().await? {
+                _ if self.is_cut().await? => return Ok(self.cut()),
                 Some(batch) if !batch.messages.is_empty() || self.through >= needed => return Ok(self.take(batch)),
                 _ if self.has_left(needed, mark).await? => return Ok(Page::default()),
                 _ if Instant::now() >= give_up => {
@@ -104,6 +105,9 @@ impl RunPages {
                 if !self.shrank {
                     return Ok(self.take(batch));
                 }
+                if self.is_cut().await? {
+                    return Ok(self.cut());
+                }
                 // Without counts, only the leader knows where the run ends.
                 let last = self.journal.last_of_run(self.run).await?;
                 if !batch.messages.is_empty() || self.through >= last {
@@ -116,6 +120,16 @@ impl RunPages {
             }
             tokio::time::sleep(LAG_PAUSE).await;
         }
+    }
+
+    /// Whether entries may have left the log that follow the ones that were read. The log loses its beginning, so as
+    /// long as it has the last one that was read, it has those after it.
+    async fn is_cut(&self) -> Result<bool, ReadError> {
+        Ok(self.shrank && self.through > 0 && self.journal.is_gone(self.run.shard(), self.through).await?)
+    }
+
+    fn cut(&self) -> Page {
+        Page { through: self.through, last: true, is_cut: true, ..Page::default() }
     }
 
     async fn has_left(&self, needed: u64, mark: Option<u64>) -> Result<bool, ReadError> {
@@ -225,6 +239,12 @@ pub(super) async fn all_of(mut pages: RunPages) -> Result<(Known, u64), ReadErro
     let (mut known, mut bytes) = (Known::new(pages.run), 0);
     loop {
         let page = pages.next_known().await?;
+        if page.is_cut {
+            // From what is left, which is no run.
+            (known, bytes) = (Known::new(pages.run), 0);
+            pages = RunPages::new(pages.journal, pages.run, pages.bytes);
+            continue;
+        }
         let is_last = page.last;
         bytes += page.bytes;
         page.apply_through(u64::MAX, &mut known);

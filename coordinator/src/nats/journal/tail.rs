@@ -3,14 +3,22 @@
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
-use async_nats::jetstream::stream::Info;
+use async_nats::Message;
+use async_nats::datetime::parse_rfc3339;
+use async_nats::jetstream::context::ContextBuilder;
+use async_nats::jetstream::stream::{Info, LastRawMessageErrorKind};
 use owner::retention::Fill;
+use proto::convert::snapshot::Cut;
 use proto::names;
 use run::{RunId, Timestamp};
 use serde_json::json;
-use tokio::time::Instant;
 
-use super::{Journal, LAG_PAUSE, NOTHING_THERE, READ_PATIENCE, ReadError, limits, millis};
+use super::{Journal, NOTHING_THERE, ReadError, limits, millis};
+
+/// The key of the bucket of snapshots that tells what has left the log.
+const CUT: &str = "cut";
+/// By how much the clocks of the broker's servers may differ: a run's id has the time of another one than its entries.
+const CLOCKS_DIFFER: Duration = Duration::from_secs(30);
 
 /// How long the broker may take to remove the beginning of the log: it rewrites a block of its files, and looks at each
 /// consumer.
@@ -25,8 +33,9 @@ pub(crate) struct LogNow {
     pub(crate) last: u64,
     /// Older entries have left the log: when the first entry was stored, or 0 if none has left.
     pub(crate) oldest: Timestamp,
-    /// When the first entry was stored.
+    /// When the first and the last entry were stored.
     pub(crate) first_at: Timestamp,
+    pub(crate) last_at: Timestamp,
     pub(crate) bytes: Fill,
     pub(crate) messages: Fill,
 }
@@ -40,6 +49,7 @@ impl LogNow {
             last: info.state.last_sequence,
             oldest: oldest(info.state.first_sequence, info.state.first_timestamp.unix_timestamp_nanos()),
             first_at: millis(info.state.first_timestamp.unix_timestamp_nanos()),
+            last_at: millis(info.state.last_timestamp.unix_timestamp_nanos()),
             bytes: Fill { used: info.state.bytes, limit: limits.bytes },
             messages: Fill { used: info.state.messages, limit: limits.messages },
         }
@@ -59,29 +69,41 @@ impl Journal {
     }
 
     /// The first entry that was stored at a time or later; the one after the last if there is none.
-    pub(crate) async fn first_since(&self, at: Timestamp, log: &LogNow) -> Result<u64, ReadError> {
-        let at = proto::convert::api::timestamp(at).to_string();
+    pub(crate) async fn first_since(&self, since: Timestamp, log: &LogNow) -> Result<u64, ReadError> {
+        let at = proto::convert::api::timestamp(since).to_string();
         let request = json!({ "start_time": at, "next_by_subj": names::STREAM_SUBJECTS });
         let subject = format!("$JS.API.DIRECT.GET.{}", names::STREAM);
         let reply = self.broker.client.request(subject, request.to_string().into()).await;
         let reply = reply.map_err(|error| ReadError::new(&error))?;
         if reply.status.is_some_and(|status| status.as_u16() == NOTHING_THERE) {
-            return Ok(log.last + 1);
+            // Any replica answers, also one that lags.
+            return if log.last_at < since { Ok(log.last + 1) } else { Err(ReadError::disagreeing()) };
         }
-        let sequence = reply.headers.as_ref().and_then(|headers| headers.get("Nats-Sequence"));
-        let sequence = sequence.and_then(|sequence| sequence.as_str().parse().ok());
-        sequence.ok_or_else(|| {
+        number(&reply, "Nats-Sequence").ok_or_else(|| {
             let (status, why) = (reply.status, reply.description.unwrap_or_default());
             ReadError(format!("the broker does not say which entry was stored at {at}: {status:?} {why}"))
         })
     }
 
-    /// Removes all entries before one.
-    pub(crate) async fn drop_before(&self, sequence: u64) -> Result<(), ReadError> {
-        let context = async_nats::jetstream::context::ContextBuilder::new().timeout(DROP_PATIENCE);
-        let context = context.build(self.broker.client.clone());
+    /// Removes all entries before one. Before that it is stored how old they are, for [`Self::may_have_left`].
+    pub(crate) async fn drop_before(&self, sequence: u64, log: &LogNow) -> Result<(), ReadError> {
+        let through = self.stored_at(sequence).await?;
+        let cut = Cut { log: log.created, through };
+        self.broker.snapshots.put(CUT, cut.encode()).await.map_err(|error| ReadError::new(&error))?;
+        let context = ContextBuilder::new().timeout(DROP_PATIENCE).build(self.broker.client.clone());
         let stream = context.get_stream_no_info(names::STREAM).await.map_err(|error| ReadError::new(&error))?;
         stream.purge().sequence(sequence).await.map(drop).map_err(|error| ReadError::new(&error))
+    }
+
+    /// When an entry was stored, or the first one after it; the present if there is none.
+    async fn stored_at(&self, sequence: u64) -> Result<Timestamp, ReadError> {
+        let request = json!({ "seq": sequence, "next_by_subj": names::STREAM_SUBJECTS });
+        let subject = format!("$JS.API.DIRECT.GET.{}", names::STREAM);
+        let reply = self.broker.client.request(subject, request.to_string().into()).await;
+        let reply = reply.map_err(|error| ReadError::new(&error))?;
+        let stored = reply.headers.as_ref().and_then(|headers| headers.get("Nats-Time-Stamp"));
+        let stored = stored.and_then(|stored| parse_rfc3339(stored.as_str()).ok());
+        Ok(stored.map_or_else(::nats::now, |stored| millis(stored.unix_timestamp_nanos())))
     }
 
     /// Older entries have left the log. As last read: a moment ago, or earlier if the broker is away.
@@ -93,20 +115,27 @@ impl Journal {
         self.oldest.fetch_max(oldest.0, Relaxed);
     }
 
-    /// Whether a run that is not in the log may have been there and left it. A server answers that has everything which
-    /// was stored, and removed, before this request.
-    pub(crate) async fn may_have_left(&self, id: RunId) -> Result<bool, ReadError> {
-        let mark = self.mark_behind(id).await?;
-        let give_up = Instant::now() + READ_PATIENCE;
-        loop {
-            let log = self.now().await?;
-            if log.last >= mark {
-                return Ok(log.oldest > id.created_at());
-            }
-            if Instant::now() >= give_up {
-                return Err(ReadError(format!("no server that has entry {mark} answers")));
-            }
-            tokio::time::sleep(LAG_PAUSE).await;
-        }
+    /// The last entry of the log, as last read.
+    pub(crate) fn tip_seen(&self) -> u64 {
+        self.tip.load(Relaxed)
     }
+
+    pub(super) fn note_tip(&self, tip: u64) {
+        self.tip.fetch_max(tip, Relaxed);
+    }
+
+    /// Whether a run that is not in the log may have been there and left it.
+    pub(crate) async fn may_have_left(&self, id: RunId) -> Result<bool, ReadError> {
+        let (store, log) = (&self.broker.snapshots, self.now().await?);
+        let cut = match store.stream.get_last_raw_message_by_subject(&format!("{}{CUT}", store.prefix)).await {
+            Ok(message) => Cut::decode(message.payload).map_err(|error| ReadError::new(&error))?,
+            Err(error) if error.kind() == LastRawMessageErrorKind::NoMessageFound => return Ok(false),
+            Err(error) => return Err(ReadError::new(&error)),
+        };
+        Ok(cut.log == log.created && id.created_at() <= cut.through.after(CLOCKS_DIFFER))
+    }
+}
+
+fn number(reply: &Message, header: &str) -> Option<u64> {
+    reply.headers.as_ref()?.get(header)?.as_str().parse().ok()
 }

@@ -254,27 +254,57 @@ async fn a_run_is_read_whole_and_in_order_however_many_subjects_and_pages_it_has
 }
 
 #[tokio::test]
-async fn a_run_that_is_erased_while_it_is_read_is_read_on_by_what_is_left() {
+async fn a_run_that_leaves_while_it_is_read_is_read_on_if_nothing_is_missing_and_else_ends_there() {
     let (_server, journal) = journal().await;
-    let (id, places) = scattered(&journal, 2, 20).await;
-    let mut pages = RunPages::new(journal.clone(), id, 400);
-    let first = pages.next(places[39]).await.expect("it can be read");
-    assert!(first.through < places[30]);
-    journal.erase(id, places[30]).await.expect("it can be erased");
-    let mut read = Vec::new();
-    while pages.through() < places[35] {
-        let page = pages.next(places[35]).await.expect("the rest can be read");
-        read.extend(page.entries.iter().map(|entry| entry.sequence));
-    }
-    loop {
-        let page = pages.next_known().await.expect("the rest can be read");
-        read.extend(page.entries.iter().map(|entry| entry.sequence));
-        if page.last {
-            break;
+    for is_missing in [false, true] {
+        for is_erased in [false, true] {
+            let (id, places) = scattered(&journal, 2, 20).await;
+            let mut pages = RunPages::new(journal.clone(), id, 400);
+            let first = pages.next(places[39]).await.expect("it can be read");
+            let read = places.iter().position(|place| *place == first.through).expect("an entry");
+            // All that was read but the last, or one more than was read.
+            let leaves = if is_missing { read + 1 } else { read - 1 };
+            if is_erased {
+                journal.erase(id, places[leaves]).await.expect("it can be erased");
+            } else {
+                let log = journal.now().await.expect("the broker is there");
+                journal.drop_before(places[leaves + 1], &log).await.expect("it can be removed");
+            }
+            let mut rest = Vec::new();
+            let is_cut = loop {
+                let page = pages.next_known().await.expect("the rest can be read");
+                rest.extend(page.entries.iter().map(|entry| entry.sequence));
+                if page.last {
+                    break page.is_cut;
+                }
+            };
+            assert_eq!(is_cut, is_missing, "erased: {is_erased}");
+            assert_eq!(rest, if is_missing { &[] } else { &places[read + 1..] }, "erased: {is_erased}");
+            assert!(journal.known(id).await.expect("it can be asked for").run.opened_at().is_none());
         }
     }
-    assert_eq!(read, &places[31..]);
     assert!(journal.known(fresh()).await.expect("it can be asked for").run.opened_at().is_none());
+}
+
+#[tokio::test]
+async fn whether_a_run_may_have_left_is_known_by_what_left_and_not_by_how_little_is_there() {
+    let (_server, journal) = journal().await;
+    let old = |minutes: u64| {
+        let at = ::nats::now().0 - minutes * 60_000;
+        RunId::new(Shard(0), uuid::Builder::from_unix_timestamp_millis(at, &rand::random()).into_uuid())
+    };
+    let (id, places) = scattered(&journal, 2, 2).await;
+    journal.erase(id, u64::MAX - 1).await.expect("it can be erased");
+    journal.mark(Shard(0)).await.expect("stored");
+    assert!(!journal.may_have_left(old(10)).await.expect("it is known"), "nothing but an erased run has left");
+    let log = journal.now().await.expect("the broker is there");
+    journal.drop_before(places[3] + 1, &log).await.expect("it can be removed");
+    assert!(journal.may_have_left(old(10)).await.expect("it is known"));
+    let now = journal.now().await.expect("the broker is there");
+    assert!(now.first > places[3], "{now:?}");
+    let at = |time| journal.first_since(time, &now);
+    assert_eq!(at(now.last_at).await.expect("it is found"), now.last);
+    assert_eq!(at(now.last_at.after(Duration::from_secs(60))).await.expect("none is"), now.last + 1);
 }
 
 #[tokio::test]

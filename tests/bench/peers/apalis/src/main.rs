@@ -50,7 +50,8 @@ async fn noop(_: u64) -> Result<(), BoxDynError> {
 async fn main() -> anyhow::Result<()> {
     let arguments = Arguments::parse();
     let connection = apalis_redis::connect(arguments.url.as_str()).await?;
-    let storage = Storage::new(connection).with_config(Config::default().queue("peer").batch_size(IN_FLIGHT).heartbeat_interval(HEARTBEAT));
+    let config = Config::default().queue("peer").batch_size(IN_FLIGHT).heartbeat_interval(HEARTBEAT);
+    let storage = Storage::new(connection).with_config(config);
     match arguments.role {
         Role::Worker => {
             println!("ready");

@@ -33,6 +33,17 @@ type Schemas = components["schemas"];
 /** The forms of definitions of tools. */
 export type ToolsFormat = "openai" | "openai-chat" | "openai-upper" | "anthropic" | "gemini" | "mcp";
 
+/** Which tools are listed: all that the caller may call, unless something is set. */
+export interface ToolFilters {
+  /** The name, or a pattern: `*` matches any characters, `{a,b}` either of both. */
+  name?: string;
+  category?: string;
+  /** Tools that have all of these tags. */
+  tags?: string[];
+  /** Tools that this pool hosts. */
+  pool?: string;
+}
+
 export interface ClientOptions {
   /** The address of a coordinator; `TOOLYARD_URL` of the environment, or `http://127.0.0.1:7420`, unless set. */
   url?: string;
@@ -89,20 +100,17 @@ export class Toolyard {
   }
 
   /** The definitions of all tools that the caller may call, for a model. */
-  async tools<T = Record<string, unknown>>(options: {
-    format: ToolsFormat;
-    strict?: boolean;
-    name?: string;
-    category?: string;
-    tags?: string[];
-  }): Promise<ToolDefinitions<T>> {
-    const { format, strict, name, category, tags } = options;
+  async tools<T = Record<string, unknown>>(
+    options: ToolFilters & { format: ToolsFormat; strict?: boolean },
+  ): Promise<ToolDefinitions<T>> {
+    const { format, strict, name, category, tags, pool } = options;
     const query = {
       format,
       ...(strict && { strict }),
       ...(name && { name }),
       ...(category && { category }),
       ...(tags && { tags }),
+      ...(pool && { pool }),
     };
     const answer = await this.api.GET("/v1/tools", { params: { query } });
     const definitions = answered(answer) as unknown as Partial<ToolDefinitions<T>>;

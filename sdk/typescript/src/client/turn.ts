@@ -53,9 +53,12 @@ export interface TurnOptions {
   signal?: AbortSignal;
   /** How long to try while no connection is made, in milliseconds; 60,000 unless set. */
   retryForMs?: number;
-  /** Called for each call that awaits approval, also if nobody iterates. */
+  /**
+   * Called for each call that awaits approval, also if nobody iterates, but not for those in `approve`. If it throws or
+   * its promise is rejected, the turn fails.
+   */
   onApproval?: (event: NeedsApproval) => unknown;
-  /** Called for each call that the client answers, also if nobody iterates. */
+  /** Called for each call that the client answers, also if nobody iterates. A failure of it is one of the turn. */
   onQuestion?: (event: NeedsAnswer) => unknown;
 }
 
@@ -146,11 +149,16 @@ export class Turn<M = unknown> implements AsyncIterable<TurnEvent>, PromiseLike<
   #result: Promise<TurnResult<M>> | undefined;
   #wasSent = false;
   readonly #readers = new Readers();
+  /** Aborted when a callback failed: what it had to decide may wait for ever. */
+  readonly #failed = new AbortController();
+  readonly #signal: AbortSignal;
 
   /** @internal */
   constructor(requests: Requests, origin: Origin) {
     this.#requests = requests;
     this.#origin = origin;
+    const { signal } = origin.options;
+    this.#signal = signal ? AbortSignal.any([signal, this.#failed.signal]) : this.#failed.signal;
     this.#key = origin.kind === "turn" ? (origin.options.key ?? crypto.randomUUID()) : "";
     if (origin.kind === "run") {
       this.#runId = origin.runId;
@@ -216,14 +224,13 @@ export class Turn<M = unknown> implements AsyncIterable<TurnEvent>, PromiseLike<
   }
 
   async #pump(): Promise<TurnResult<M>> {
-    const { signal } = this.#origin.options;
     try {
       for await (const event of this.#events()) {
         await this.#readers.push(event);
       }
       return await this.#conclude();
     } catch (error) {
-      if (signal?.aborted && this.#origin.kind === "turn" && this.#origin.options.onDisconnect === "cancel") {
+      if (this.#signal.aborted && this.#origin.kind === "turn" && this.#origin.options.onDisconnect === "cancel") {
         await this.#giveUp().catch(() => {});
       }
       throw error;
@@ -267,18 +274,18 @@ export class Turn<M = unknown> implements AsyncIterable<TurnEvent>, PromiseLike<
 
   /** Begins a stream: with the turn while the run is not known, and then with the run from the last event on. */
   #open(): Promise<Response> {
-    const { signal, order = "interleaved" } = this.#origin.options;
+    const { order = "interleaved" } = this.#origin.options;
     const headers = { accept: "text/event-stream" };
-    const abort = signal ? { signal } : {};
+    const signal = this.#signal;
     const policy = POLICIES[order];
     if (this.#runId !== undefined) {
       const path = `/v1/runs/${this.#runId}/events?floor_policy=${policy}`;
       const last = this.#last === undefined ? {} : { "last-event-id": this.#last };
-      return this.#requests.send(path, { ...abort, headers: { ...headers, ...last } });
+      return this.#requests.send(path, { signal, headers: { ...headers, ...last } });
     }
     this.#wasSent = true;
     return this.#requests.send(this.#batch({ wait: WAIT, floor_policy: policy }), {
-      ...abort,
+      signal,
       ...this.#turnRequest(headers),
     });
   }
@@ -291,15 +298,14 @@ export class Turn<M = unknown> implements AsyncIterable<TurnEvent>, PromiseLike<
   }
 
   #patience(): Patience {
-    const { signal, retryForMs = RETRY_FOR_MS } = this.#origin.options;
-    return { retryForMs, signal };
+    const { retryForMs = RETRY_FOR_MS } = this.#origin.options;
+    return { retryForMs, signal: this.#signal };
   }
 
   /** A request that does no harm when it is repeated. */
   #persist<T>(path: string, init: RequestInit): Promise<T> {
-    const { signal } = this.#origin.options;
-    const abort = signal ? { signal } : {};
-    return persist(() => this.#requests.json<T>(path, { ...init, ...abort }), this.#patience());
+    const signal = this.#signal;
+    return persist(() => this.#requests.json<T>(path, { ...init, signal }), this.#patience());
   }
 
   #read(message: Message): TurnEvent {
@@ -309,16 +315,33 @@ export class Turn<M = unknown> implements AsyncIterable<TurnEvent>, PromiseLike<
     if (event instanceof Opened) {
       this.#runId = event.runId;
     } else if (event instanceof NeedsApproval) {
-      onApproval?.(event);
+      if (!this.#isApproved(event.callId)) {
+        this.#callback(onApproval, event);
+      }
     } else if (event instanceof NeedsAnswer) {
       if (event.askedBy !== undefined) {
         this.#questions.add(event.callId);
       }
-      onQuestion?.(event);
+      this.#callback(onQuestion, event);
     } else if (event instanceof Ended && !this.#questions.has(event.callId)) {
       this.#results.set(event.callId, event);
     }
     return event;
+  }
+
+  /** The request has approved the call, which the server tells a moment later. */
+  #isApproved(callId: string): boolean {
+    const { approve = [] } = this.#origin.kind === "turn" ? this.#origin.options : {};
+    return approve === "all" || approve.includes(callId);
+  }
+
+  /** Events go on meanwhile: a person may take long. */
+  async #callback<E>(callback: ((event: E) => unknown) | undefined, event: E): Promise<void> {
+    try {
+      await callback?.(event);
+    } catch (error) {
+      this.#failed.abort(error);
+    }
   }
 
   #deciding(): Deciding {

@@ -230,6 +230,7 @@ pub(crate) async fn left(client: &Client, mut watch: Watch, terminal: &Terminal)
         _ => None,
     });
     if let Some(opened) = opened {
+        crate::last::keep(&opened.run_id);
         crate::runs::show(&client.run(&opened.run_id).await?, terminal)?;
     }
     Ok(Exit::Completed)

@@ -262,6 +262,9 @@ impl<'a> Follow<'a> {
     fn note(&mut self, events: &[v1::RunEvent]) -> Result<(), Failure> {
         for event in events {
             self.tally.note(event);
+            if let Some(Event::RunOpened(opened)) = &event.event {
+                crate::last::keep(&opened.run_id);
+            }
             if let Some(Event::CallEnded(ended)) = &event.event {
                 self.stop_asking(&ended.call_id);
             }

@@ -7,6 +7,7 @@ use proto::v1::call_decision::Decision;
 
 use crate::arguments;
 use crate::exit::{Exit, Failure};
+use crate::last::RunArg;
 use crate::list::{LIMIT, ago, call_line, columns, span, tell_coverage};
 use crate::runs::show;
 use crate::server::Server;
@@ -60,8 +61,8 @@ pub(crate) struct Args {
 #[derive(Debug, clap::Args)]
 #[command(after_help = APPROVE_EXAMPLES)]
 pub(crate) struct Approve {
-    /// The run's id
-    run: String,
+    /// The run's id, or `last`: the run that you created last
+    run: RunArg,
     /// The call's id
     call: String,
     /// Execute it with these arguments instead of its own
@@ -73,8 +74,8 @@ pub(crate) struct Approve {
 #[derive(Debug, clap::Args)]
 #[command(after_help = REJECT_EXAMPLES)]
 pub(crate) struct Reject {
-    /// The run's id
-    run: String,
+    /// The run's id, or `last`: the run that you created last
+    run: RunArg,
     /// The call's id
     call: String,
     /// Why, for the model
@@ -103,12 +104,12 @@ pub(crate) async fn approve(client: &Client, args: Approve, terminal: &Terminal)
     let Approve { run, call, json } = args;
     // A value that is no JSON object is rejected here, with the option's name.
     arguments::parse_base(json.as_deref())?;
-    decide(client, run, call, Decision::Approve(v1::CallApproval { arguments: json }), terminal).await
+    decide(client, run.id()?, call, Decision::Approve(v1::CallApproval { arguments: json }), terminal).await
 }
 
 pub(crate) async fn reject(client: &Client, args: Reject, terminal: &Terminal) -> Result<Exit, Failure> {
     let Reject { run, call, reason } = args;
-    decide(client, run, call, Decision::Reject(v1::CallRejection { reason }), terminal).await
+    decide(client, run.id()?, call, Decision::Reject(v1::CallRejection { reason }), terminal).await
 }
 
 async fn decide(

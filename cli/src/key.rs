@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use crate::exit::{Exit, Failure};
 use crate::json::Object;
+use crate::last::RunArg;
 use crate::server::Server;
 use crate::terminal::Terminal;
 
@@ -37,8 +38,8 @@ pub(crate) enum Command {
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Answer {
-    /// The run
-    run: String,
+    /// The run, or `last`: the run that you created last
+    run: RunArg,
     /// The call that waits for its client
     call: String,
     /// How long the token is good, in seconds [default: 900]
@@ -58,7 +59,7 @@ pub(crate) async fn run(command: Command, door: &Server, terminal: &Terminal) ->
         }
         Command::Answer(Answer { run, call, lifetime }) => {
             let client = door.connect().await?;
-            let made = client.answer_token(run, call, lifetime.map(Duration::from_secs)).await?;
+            let made = client.answer_token(run.id()?, call, lifetime.map(Duration::from_secs)).await?;
             if terminal.is_json() {
                 let expires = made.expire_time.as_ref().map(ToString::to_string);
                 terminal.object(&Object::default().field("token", made.token).maybe("expires", expires))?;

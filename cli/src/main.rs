@@ -47,6 +47,7 @@ mod yard;
 
 mod json;
 mod key_files;
+mod last;
 mod list;
 mod plain;
 mod reference;

@@ -6,6 +6,7 @@ use proto::v1;
 
 use crate::bulk::{Bulk, confirm, needs_yes};
 use crate::exit::{Exit, Failure};
+use crate::last::RunArg;
 use crate::list::{LIMIT, ago, call_line, columns, span, tell_coverage};
 use crate::runs::show;
 use crate::server::Server;
@@ -91,8 +92,8 @@ pub(crate) struct OneOrMany {
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Which {
-    /// The run's id
-    run: String,
+    /// The run's id, or `last`: the run that you created last
+    run: RunArg,
     /// The call's id
     call: String,
 }
@@ -101,7 +102,7 @@ pub(crate) async fn run(command: Command, door: &Server, terminal: &Terminal) ->
     let client = door.connect().await?;
     match command {
         Command::Show(Which { run, call }) => {
-            let explained = client.explain(&run, &call).await?;
+            let explained = client.explain(&run.id()?, &call).await?;
             if terminal.is_json() {
                 terminal.message(&explained)?;
             } else {

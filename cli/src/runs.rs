@@ -11,6 +11,7 @@ use self::create::{Append, Create};
 use self::watch::{Messages, Watch};
 use crate::erase::{self, Erase};
 use crate::exit::{Exit, Failure};
+use crate::last::RunArg;
 use crate::list::{LIMIT, age, ago, columns, named, span, tell_coverage};
 use crate::server::Server;
 use crate::terminal::{Paint, Terminal};
@@ -43,16 +44,16 @@ pub(crate) enum Command {
     /// Show a run and its calls as they stand
     #[command(after_help = GET_EXAMPLE)]
     Get {
-        /// The run's id
-        run: String,
+        /// The run's id, or `last`: the run that you created last
+        run: RunArg,
     },
     Create(Box<Create>),
     Append(Append),
     /// Close a run to further calls: it ends when its calls have ended
     #[command(after_help = CLOSE_EXAMPLE)]
     Close {
-        /// The run's id
-        run: String,
+        /// The run's id, or `last`: the run that you created last
+        run: RunArg,
     },
     Watch(Watch),
     Messages(Messages),
@@ -91,8 +92,8 @@ pub(crate) struct Ls {
 #[derive(Debug, clap::Args)]
 #[command(after_help = CANCEL_EXAMPLES)]
 pub(crate) struct Cancel {
-    /// The run's id
-    run: String,
+    /// The run's id, or `last`: the run that you created last
+    run: RunArg,
     /// Cancel only this call; the others go on
     #[arg(long)]
     call: Option<String>,
@@ -106,19 +107,20 @@ pub(crate) async fn run(command: Command, door: &Server, terminal: &Terminal) ->
     match command {
         Command::Ls(args) => list(&client, args, terminal).await,
         Command::Get { run } => {
-            show(&client.run(&run).await?, terminal)?;
+            show(&client.run(&run.id()?).await?, terminal)?;
             Ok(Exit::Completed)
         }
         Command::Create(args) => args.run(&client, terminal).await,
         Command::Append(args) => args.run(&client, terminal).await,
         Command::Close { run } => {
-            show(&client.close(&run).await?, terminal)?;
+            show(&client.close(&run.id()?).await?, terminal)?;
             Ok(Exit::Completed)
         }
         Command::Watch(args) => args.run(&client, terminal).await,
         Command::Messages(args) => args.run(&client, terminal).await,
         Command::Erase(args) => erase::erase(&client, args, terminal).await,
         Command::Cancel(Cancel { run, call, reason }) => {
+            let run = run.id()?;
             let run = match call {
                 Some(call) => client.cancel_call(&run, &call, &reason).await?,
                 None => client.cancel_run(&run, &reason).await?,

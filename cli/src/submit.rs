@@ -4,6 +4,7 @@ use proto::v1;
 use proto::v1::content::Body;
 
 use crate::exit::{Exit, Failure};
+use crate::last::RunArg;
 use crate::runs::show;
 use crate::server::Server;
 use crate::terminal::Terminal;
@@ -23,8 +24,8 @@ The same answer twice does no harm; a different one is refused.";
 #[command(after_help = EXAMPLES)]
 #[command(override_usage = "toolyard submit [OPTIONS] <RUN> <CALL> <TEXT|--json <VALUE>|--error <TEXT>>")]
 pub(crate) struct Args {
-    /// The run's id
-    run: String,
+    /// The run's id, or `last`: the run that you created last
+    run: RunArg,
     /// The call's id
     call: String,
     #[command(flatten)]
@@ -48,7 +49,7 @@ pub(crate) async fn run(args: Args, door: &Server, terminal: &Terminal) -> Resul
     let Args { run, call, answer } = args;
     let output = output(call, answer)?;
     let client = door.connect().await?;
-    show(&client.submit(&run, output).await?, terminal)?;
+    show(&client.submit(&run.id()?, output).await?, terminal)?;
     Ok(Exit::Completed)
 }
 

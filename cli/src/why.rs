@@ -1,6 +1,7 @@
 //! `toolyard why`: the reason why a call waits or ended.
 
 use crate::exit::{Exit, Failure};
+use crate::last::RunArg;
 use crate::server::Server;
 use crate::terminal::Terminal;
 use crate::words::harmless;
@@ -15,15 +16,15 @@ Examples:
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Args {
-    /// The run's id
-    run: String,
+    /// The run's id, or `last`: the run that you created last
+    run: RunArg,
     /// The call's id
     call: String,
 }
 
 pub(crate) async fn run(args: Args, door: &Server, terminal: &Terminal) -> Result<Exit, Failure> {
     let client = door.connect().await?;
-    let explained = client.explain(&args.run, &args.call).await?;
+    let explained = client.explain(&args.run.id()?, &args.call).await?;
     if terminal.is_json() {
         terminal.message(&explained)?;
     } else {

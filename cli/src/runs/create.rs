@@ -9,6 +9,7 @@ use crate::exit::{self, Exit, Failure};
 use crate::files;
 use crate::follow::{Answers, Follow, Show, View};
 use crate::interrupts::Interrupts;
+use crate::last::RunArg;
 use crate::prompt::Keyboard;
 use crate::terminal::Terminal;
 use client::Client;
@@ -58,8 +59,8 @@ and `approve`. `toolyard runs watch` shows their output.";
 #[derive(Debug, clap::Args)]
 #[command(after_help = APPEND_EXAMPLES)]
 pub(crate) struct Append {
-    /// The run's id
-    run: String,
+    /// The run's id, or `last`: the run that you created last
+    run: RunArg,
     /// The calls as JSON; - is the standard input
     #[arg(long = "calls", short = 'f', value_name = "FILE")]
     file: String,
@@ -91,7 +92,7 @@ impl Create {
 impl Append {
     pub(super) async fn run(self, client: &Client, terminal: &Terminal) -> Result<Exit, Failure> {
         let Self { run: run_id, file, close } = self;
-        let request = v1::AppendCallsRequest { run_id, ..files::calls(&file)? };
+        let request = v1::AppendCallsRequest { run_id: run_id.id()?, ..files::calls(&file)? };
         let mut run = client.append(request).await?;
         if close {
             run = client.close(&run.run_id).await?;

@@ -9,6 +9,7 @@ use crate::children::ChildrenArgs;
 use crate::exit::{Exit, Failure};
 use crate::follow::{Show, View};
 use crate::json;
+use crate::last::RunArg;
 use crate::list::span;
 use crate::tally::Tally;
 use crate::terminal::Terminal;
@@ -30,8 +31,8 @@ exit code tells how the run ended: 0 completed, 3 cancelled, 4 expired.";
 #[derive(Debug, clap::Args)]
 #[command(after_help = WATCH_EXAMPLES, after_long_help = format!("{WATCH_EXAMPLES}\n\n{}", json::HELP))]
 pub(crate) struct Watch {
-    /// The run's id
-    run: String,
+    /// The run's id, or `last`: the run that you created last
+    run: RunArg,
     /// Begin after this sequence number, or in a run below after that of RUN=SEQUENCE. Numbers belong to a floor policy
     #[arg(long, value_name = "[RUN=]SEQUENCE", value_parser = after)]
     after: Vec<After>,
@@ -73,6 +74,7 @@ enum Floor {
 impl Watch {
     pub(super) async fn run(self, client: &Client, terminal: &Terminal) -> Result<Exit, Failure> {
         let Self { run, after, floor, children } = self;
+        let run = run.id()?;
         let floor = match floor {
             Floor::Arrival => v1::FloorPolicy::Arrival,
             Floor::Submission => v1::FloorPolicy::Submission,
@@ -134,8 +136,8 @@ open_calls, status and others.";
 #[derive(Debug, clap::Args)]
 #[command(after_help = MESSAGES_EXAMPLES)]
 pub(crate) struct Messages {
-    /// The run's id
-    run: String,
+    /// The run's id, or `last`: the run that you created last
+    run: RunArg,
     /// The form of the messages; openai is that of Responses
     #[arg(long, value_name = "FORM", value_parser = forms())]
     format: String,
@@ -151,7 +153,7 @@ fn forms() -> clap::builder::PossibleValuesParser {
 impl Messages {
     pub(super) async fn run(self, client: &Client, terminal: &Terminal) -> Result<Exit, Failure> {
         let Self { run, format, wait } = self;
-        terminal.line(&client.messages(&run, &format, wait).await?)?;
+        terminal.line(&client.messages(&run.id()?, &format, wait).await?)?;
         Ok(Exit::Completed)
     }
 }

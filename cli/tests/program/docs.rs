@@ -130,7 +130,9 @@ impl Reader {
         assert!(!blocks.is_empty(), "{page}: nothing is marked to be run");
         let scripts: String = blocks.iter().map(|block| format!("{}\necho '--- next'\n", block.script)).collect();
         let script = format!("exec 2>&1\n{scripts}").replace("http://127.0.0.1:7420", self.dev.url());
-        let ended = Ended::of(self.command("bash").args(["-euo", "pipefail", "-c", &script]));
+        let state = tempfile::tempdir().expect("a folder");
+        let mut shell = self.command("bash");
+        let ended = Ended::of(shell.env("XDG_STATE_HOME", state.path()).args(["-euo", "pipefail", "-c", &script]));
         let out = ended.stdout();
         assert_eq!(ended.code(), 0, "{page}:\n{out}");
         for (block, out) in blocks.iter().zip(out.split("--- next\n")) {

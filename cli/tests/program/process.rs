@@ -22,6 +22,8 @@ pub fn toolyard<A: AsRef<OsStr>>(arguments: impl IntoIterator<Item = A>) -> Comm
     for name in settings.iter().map(String::as_str).chain(["NO_COLOR"]) {
         command.env_remove(name);
     }
+    // What the program keeps from one command to the next is not the user's.
+    command.env("XDG_STATE_HOME", concat!(env!("CARGO_TARGET_TMPDIR"), "/state"));
     command.args(arguments).stdin(Stdio::null());
     command
 }

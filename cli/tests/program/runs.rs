@@ -1,6 +1,6 @@
 //! `toolyard runs` and `toolyard submit` against `toolyard dev`.
 
-use crate::process::{Dev, run};
+use crate::process::{Dev, Ended, run, toolyard};
 
 #[test]
 fn a_call_that_waits_for_its_client_is_answered_by_another_process() {
@@ -152,4 +152,26 @@ fn who_asks_for_tls_where_none_is_spoken_is_told_so() {
     let url = dev.url().replace("http://", "https://");
     let refused = run(["runs", "ls", "--url", &url]);
     assert!(refused.code() != 0 && refused.stderr().contains("no TLS is spoken there"), "{}", refused.stderr());
+}
+
+#[test]
+fn last_is_the_run_that_the_user_created_last_whoever_created_others_meanwhile() {
+    let dev = Dev::start();
+    let state = tempfile::tempdir().expect("a folder");
+    let run = |arguments: &[&str]| {
+        let arguments = arguments.iter().copied().chain(["--url", dev.url()]);
+        Ended::of(toolyard(arguments).env("XDG_STATE_HOME", state.path()))
+    };
+    let before = run(&["runs", "get", "last"]);
+    assert_eq!(before.code(), 2);
+    assert!(before.stderr().contains("no run was created with this program yet"), "{}", before.stderr());
+
+    let own = run(&["call", "bash", "command=echo mine", "-o", "json"]).json();
+    let own = own[0]["run_opened"]["run_id"].as_str().expect("a run").to_owned();
+    assert_eq!(dev.run(["call", "bash", "command=echo theirs"]).code(), 0);
+    assert_eq!(run(&["runs", "get", "last", "-o", "json"]).json()[0]["run_id"], *own);
+    assert!(run(&["runs", "watch", "last"]).stdout().contains("mine"));
+
+    assert_eq!(run(&["call", "bash", "command=sleep 100", "--detach"]).code(), 0);
+    assert_eq!(run(&["runs", "cancel", "last"]).code(), 0);
 }

@@ -6,6 +6,7 @@ import asyncio
 import inspect
 import json
 import logging
+import re
 import threading
 import time
 from collections import deque
@@ -43,7 +44,35 @@ _KINDS = ("tool_failed", "arguments_invalid", "model_retry", "needs_input", "rat
 
 def host(table: Table, tool: Tool, start: Callable[[Call, bytes], object]) -> None:
     """Adds a tool to a table."""
-    table.host(tool.name, json.dumps(tool.schema), json.dumps(tool.about), start)
+    names = {name: _shared(name) for name in tool.about}
+    try:
+        table.host(json.dumps(_declared(tool, names)), start)
+    except ValueError as error:
+        text = str(error)
+        for name, shared in names.items():
+            text = re.sub(rf"\b{re.escape(shared)}\b", name, text)
+        raise ValueError(f"tool {tool.name} cannot be hosted: {text}") from None
+
+
+def _shared(name: str) -> str:
+    """The name of an option in the declarations that the libraries of all languages share."""
+    if name == "concurrency":
+        return "maxConcurrent"
+    first, *others = name.split("_")
+    return first + "".join(map(str.capitalize, others))
+
+
+def _declared(tool: Tool, names: dict[str, str]) -> dict[str, Any]:
+    about = dict(tool.about)
+    alone = about.pop("runs_alone", None)
+    about["aliases"] = [{"name": name, "description": text} for name, text in about.get("aliases", ())]
+    for name in ("output_schema", "exclusive_when", "parallel_when"):
+        if text := about.pop(name, None):
+            about[name] = json.loads(text)
+    declared = {names.get(name, name): value for name, value in about.items()}
+    if alone is not None:
+        declared["concurrency"] = "exclusive" if alone else "parallel"
+    return {**declared, "name": tool.name, "inputSchema": tool.schema}
 
 
 class Runner:

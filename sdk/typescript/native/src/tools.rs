@@ -5,7 +5,6 @@ use std::sync::Arc;
 use napi::threadsafe_function::{ThreadsafeFunction, ThreadsafeFunctionCallMode};
 use napi::{Result, Status};
 use napi_derive::napi;
-use serde::Deserialize as _;
 use serde_json::Value;
 use toolyard_tool::declared::Declared;
 use toolyard_tool::{AnyTool, Context, Output, Table, ToolError};
@@ -34,7 +33,8 @@ impl NativeTools {
             let given: Value = serde_json::from_str(text).map_err(invalid)?;
             let name = given["name"].as_str().unwrap_or_default().to_owned();
             let wrong = |why: String| invalid(format!("tool {name:?}: {why}"));
-            let declared = Declared::deserialize(given).map_err(|error| wrong(error.to_string()))?;
+            let declared: Declared =
+                serde_path_to_error::deserialize(given).map_err(|error| wrong(error.to_string()))?;
             let about = declared.about().map_err(|error| wrong(error.to_string()))?;
             let tool = JsTool { index, dispatch: Arc::clone(&dispatch) };
             let schema = declared.input_schema.to_string();

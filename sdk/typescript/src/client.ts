@@ -4,9 +4,9 @@
  */
 
 import createClient, { type Client } from "openapi-fetch";
-import type { ApiContent } from "./client/events.js";
+import type { ApiContent, Ended } from "./client/events.js";
 import { refusal, refused, ToolyardError } from "./client/problem.js";
-import { type ResumeOptions, Turn, type TurnOptions } from "./client/turn.js";
+import { CallsWait, type ResumeOptions, Turn, type TurnOptions } from "./client/turn.js";
 import type { components, paths } from "./openapi.js";
 
 export type { AiToolMessage, AiToolResult } from "./client/ai-sdk.js";
@@ -25,7 +25,14 @@ export {
   type TurnEvent,
 } from "./client/events.js";
 export { type Problem, ToolyardError } from "./client/problem.js";
-export { type ResumeOptions, Turn, type TurnFormat, type TurnOptions, type TurnResult } from "./client/turn.js";
+export {
+  CallsWait,
+  type ResumeOptions,
+  Turn,
+  type TurnFormat,
+  type TurnOptions,
+  type TurnResult,
+} from "./client/turn.js";
 export type { components, paths } from "./openapi.js";
 
 type Schemas = components["schemas"];
@@ -92,6 +99,32 @@ export class Toolyard {
    */
   turn<M = unknown>(message: object, options: TurnOptions = {}): Turn<M> {
     return new Turn<M>(this.#requests(), { kind: "turn", message, options });
+  }
+
+  /**
+   * Executes the calls of a model's answer, and returns what the model's SDK takes next. If calls wait for somebody and
+   * no callback of the options decides, it throws {@link CallsWait}, and the run goes on.
+   */
+  async runCalls<M = unknown>(message: object, options: TurnOptions = {}): Promise<M[]> {
+    const turn = this.turn<M>(message, options);
+    const { messages, open } = options.onApproval || options.onQuestion ? await turn : await turn.settled();
+    if (open.length > 0) {
+      turn.stop();
+      throw new CallsWait(turn.runId ?? "", open);
+    }
+    return messages;
+  }
+
+  /** Calls one tool. */
+  async call(tool: string, input: object = {}, options: TurnOptions = {}): Promise<Ended> {
+    const call = { id: "call", type: "function", function: { name: tool, arguments: JSON.stringify(input) } };
+    const message = { role: "assistant", content: null, tool_calls: [call] };
+    const { results, messages } = await this.turn(message, { ...options, format: "openai-chat" });
+    const [ended] = results;
+    if (ended === undefined) {
+      throw new Error(`${tool} was not called: ${JSON.stringify(messages)}`);
+    }
+    return ended;
   }
 
   /** Goes on with a run, from its beginning or after a known event: exactly the rest of it is seen. */

@@ -8,6 +8,7 @@ import {
   NeedsAnswer,
   NeedsApproval,
   Opened,
+  Other,
   type RunEvent,
   read,
   type TurnEvent,
@@ -77,6 +78,8 @@ export interface TurnResult<M = unknown> {
   messages: M[];
   /** How each call of the model ended. */
   results: Ended[];
+  /** Calls and questions that wait for somebody. It is empty unless the result is that of {@link Turn.settled}. */
+  open: (NeedsApproval | NeedsAnswer)[];
   /** The turn requests nothing: the model has finished. */
   finish: boolean;
   /** The results are the answer, and the model need not be asked again. */
@@ -88,6 +91,20 @@ export interface TurnResult<M = unknown> {
   passedOver: { kind?: string; pointer?: string; reason?: string }[];
   /** Results for calls of earlier turns that never got one, if the turn was a conversation. */
   dangling: { after?: number; messages?: unknown[] }[];
+}
+
+/** Calls of a turn wait for somebody. Decide or answer by `open`, and `resume` the run. */
+export class CallsWait extends Error {
+  override readonly name = "CallsWait";
+
+  /** @internal */
+  constructor(
+    readonly runId: string,
+    readonly open: (NeedsApproval | NeedsAnswer)[],
+  ) {
+    const calls = open.map((event) => `${event.callId} (${event.tool})`).join(", ");
+    super(`calls wait for somebody to act: ${calls}; give onApproval or onQuestion, or use turn()`);
+  }
 }
 
 /** The batch answer of the server. */
@@ -142,6 +159,9 @@ export class Turn<M = unknown> implements AsyncIterable<TurnEvent>, PromiseLike<
   readonly #tools = new Map<string, string>();
   readonly #results = new Map<string, Ended>();
   readonly #questions = new Set<string>();
+  readonly #waiting = new Map<string, NeedsApproval | NeedsAnswer>();
+  /** Nothing goes on before somebody acts. */
+  #waits = false;
   #runId: string | undefined;
   #last: string | undefined;
   #answer: Answer | undefined;
@@ -149,7 +169,8 @@ export class Turn<M = unknown> implements AsyncIterable<TurnEvent>, PromiseLike<
   #result: Promise<TurnResult<M>> | undefined;
   #wasSent = false;
   readonly #readers = new Readers();
-  /** Aborted when a callback failed: what it had to decide may wait for ever. */
+  #wasStopped = false;
+  /** Aborted when the turn was stopped, or a callback failed: what it had to decide may wait for ever. */
   readonly #failed = new AbortController();
   readonly #signal: AbortSignal;
 
@@ -198,6 +219,25 @@ export class Turn<M = unknown> implements AsyncIterable<TurnEvent>, PromiseLike<
     }
   }
 
+  /**
+   * The answer, also if calls wait for somebody to act and nothing else goes on. Then they are in `open`, and the
+   * messages are those of the other calls. Decide or answer, and call it again, or await the turn.
+   */
+  async settled(): Promise<TurnResult<M>> {
+    for await (const _ of this) {
+      if (this.#waits) {
+        return this.#concluded(await this.#messages("0s", false));
+      }
+    }
+    return await this;
+  }
+
+  /** Stops following, so that nothing of the turn keeps the process alive. The run goes on. */
+  stop(): void {
+    this.#wasStopped = true;
+    this.#failed.abort(new DOMException("the turn is not followed any more", "AbortError"));
+  }
+
   /** Cancels the run. Its calls end as cancelled. */
   async cancel(reason = "cancelled by the client"): Promise<void> {
     if (this.#runId === undefined) {
@@ -230,7 +270,12 @@ export class Turn<M = unknown> implements AsyncIterable<TurnEvent>, PromiseLike<
       }
       return await this.#conclude();
     } catch (error) {
-      if (this.#signal.aborted && this.#origin.kind === "turn" && this.#origin.options.onDisconnect === "cancel") {
+      if (
+        this.#signal.aborted &&
+        !this.#wasStopped &&
+        this.#origin.kind === "turn" &&
+        this.#origin.options.onDisconnect === "cancel"
+      ) {
         await this.#giveUp().catch(() => {});
       }
       throw error;
@@ -303,9 +348,8 @@ export class Turn<M = unknown> implements AsyncIterable<TurnEvent>, PromiseLike<
   }
 
   /** A request that does no harm when it is repeated. */
-  #persist<T>(path: string, init: RequestInit): Promise<T> {
-    const signal = this.#signal;
-    return persist(() => this.#requests.json<T>(path, { ...init, signal }), this.#patience());
+  #persist<T>(path: string, init: RequestInit, signal = this.#signal): Promise<T> {
+    return persist(() => this.#requests.json<T>(path, { ...init, signal }), { ...this.#patience(), signal });
   }
 
   #read(message: Message): TurnEvent {
@@ -315,10 +359,12 @@ export class Turn<M = unknown> implements AsyncIterable<TurnEvent>, PromiseLike<
     if (event instanceof Opened) {
       this.#runId = event.runId;
     } else if (event instanceof NeedsApproval) {
+      this.#waiting.set(event.callId, event);
       if (!this.#isApproved(event.callId)) {
         this.#callback(onApproval, event);
       }
     } else if (event instanceof NeedsAnswer) {
+      this.#waiting.set(event.callId, event);
       if (event.askedBy !== undefined) {
         this.#questions.add(event.callId);
       }
@@ -326,7 +372,22 @@ export class Turn<M = unknown> implements AsyncIterable<TurnEvent>, PromiseLike<
     } else if (event instanceof Ended && !this.#questions.has(event.callId)) {
       this.#results.set(event.callId, event);
     }
+    this.#notice(event);
     return event;
+  }
+
+  /** Keeps what waits for somebody up to date. */
+  #notice(event: TurnEvent): void {
+    if (event instanceof Ended) {
+      this.#waiting.delete(event.callId);
+    } else if (event instanceof Other) {
+      const decided = other(event, "call_approved") ?? other(event, "call_rejected");
+      this.#waiting.delete(decided?.call_id ?? "");
+      const changed = other(event, "run_status_changed");
+      if (changed) {
+        this.#waits = changed.status === "RUN_STATUS_REQUIRES_ACTION" && this.#waiting.size > 0;
+      }
+    }
   }
 
   /** The request has approved the call, which the server tells a moment later. */
@@ -345,25 +406,41 @@ export class Turn<M = unknown> implements AsyncIterable<TurnEvent>, PromiseLike<
   }
 
   #deciding(): Deciding {
+    // Also if the turn was stopped, because the run goes on.
+    const { signal = new AbortController().signal } = this.#origin.options;
+    // From now on nobody is waited for.
+    const acted = (ids: { call_id?: string }[]) => {
+      for (const { call_id = "" } of ids) {
+        this.#waiting.delete(call_id);
+      }
+      this.#waits &&= this.#waiting.size > 0;
+    };
     return {
       decide: async (decisions) => {
-        await this.#persist(`/v1/runs/${this.#runId}/decisions`, post({ decisions }));
+        acted(decisions);
+        await this.#persist(`/v1/runs/${this.#runId}/decisions`, post({ decisions }), signal);
       },
       submit: async (outputs) => {
-        await this.#persist(`/v1/runs/${this.#runId}/outputs`, post({ outputs }));
+        acted(outputs);
+        await this.#persist(`/v1/runs/${this.#runId}/outputs`, post({ outputs }), signal);
       },
     };
   }
 
   /** The answer, once every call has ended. */
   async #conclude(): Promise<TurnResult<M>> {
-    const answer = this.#answer?.complete ? this.#answer : await this.#messages();
+    const answer = this.#answer?.complete ? this.#answer : await this.#messages("30s", true);
     if (this.#origin.kind === "run" && this.#runId !== undefined) {
       await this.#missed(this.#runId);
     }
+    return this.#concluded(answer);
+  }
+
+  #concluded(answer: Answer): TurnResult<M> {
     const results = [...this.#results.values()];
     const common = {
       results,
+      open: [...this.#waiting.values()],
       finish: answer.finish ?? false,
       returnDirect: answer.return_direct ?? false,
       runId: this.#runId,
@@ -379,15 +456,15 @@ export class Turn<M = unknown> implements AsyncIterable<TurnEvent>, PromiseLike<
   }
 
   /** The same request with the same key returns the messages of the same run. */
-  async #messages(): Promise<Answer> {
+  async #messages(wait: string, isWhole: boolean): Promise<Answer> {
     const format = this.#formatOfRun();
     const [path, init] =
       format !== undefined
-        ? [`/v1/runs/${this.#runId}/messages?format=${format}&wait=30s`, {}]
-        : [this.#batch({ wait: "30s" }), this.#turnRequest()];
+        ? [`/v1/runs/${this.#runId}/messages?format=${format}&wait=${wait}`, {}]
+        : [this.#batch({ wait }), this.#turnRequest()];
     for (;;) {
       const answer = await this.#persist<Answer>(path, init);
-      if (answer.complete) {
+      if (answer.complete || !isWhole) {
         return answer;
       }
     }
@@ -462,6 +539,11 @@ export class Turn<M = unknown> implements AsyncIterable<TurnEvent>, PromiseLike<
     const calls = this.#aiCalls();
     return JSON.stringify({ turn: calls ? asChat(calls) : message, toolyard });
   }
+}
+
+/** A part of an event that has no class. */
+function other(event: Other, name: string): { call_id?: string; status?: string } | undefined {
+  return (event.at.event as unknown as Record<string, { call_id?: string; status?: string } | undefined>)[name];
 }
 
 function post(body: unknown): RequestInit {

@@ -23,6 +23,9 @@ const folder = mkdtempSync(join(tmpdir(), "toolyard-"));
 after(() => rmSync(folder, { recursive: true, force: true }));
 let files = 0;
 
+/** Where the tools note when their shared resource was opened and closed. */
+export const NOTES = join(folder, "notes");
+
 /** The name of a file that does not exist yet. */
 export function file(): string {
   files += 1;
@@ -37,7 +40,8 @@ export async function hosted(test: TestContext, ...options: string[]): Promise<C
 /** As {@link hosted}, with the tools of another module. */
 export async function hosting(test: TestContext, module: string, ...options: string[]): Promise<ChildProcess> {
   const command = [CLI, "run", module, ...options];
-  const child = spawn(process.execPath, command, { stdio: ["ignore", "inherit", "pipe"] });
+  const env = { ...process.env, TOOLYARD_TEST_NOTES: NOTES };
+  const child = spawn(process.execPath, command, { stdio: ["ignore", "inherit", "pipe"], env });
   test.after(async () => {
     child.kill("SIGTERM");
     await exited(child);

@@ -9,9 +9,10 @@ import { refusal, refused, ToolyardError } from "./client/problem.js";
 import { CallsWait, type ResumeOptions, Turn, type TurnOptions } from "./client/turn.js";
 import type { components, paths } from "./openapi.js";
 
-export type { AiToolMessage, AiToolResult } from "./client/ai-sdk.js";
+export type { AiPart, AiToolMessage, AiToolResult } from "./client/ai-sdk.js";
 export {
   type ApiContent,
+  type At,
   type CallError,
   Ended,
   NeedsAnswer,

@@ -4,6 +4,7 @@ export {
   Content,
   data,
   image,
+  type JsonLike,
   json,
   type Piece,
   type PieceOptions,
@@ -18,5 +19,5 @@ export type { Part } from "./native.js";
 export { type Resource, resource } from "./resource.js";
 export type { InputOf, InputSchema, JsonSchema, PairedInput, StandardInput } from "./schema.js";
 export { Called, TestCall, TestClient, type TestOptions, testClient } from "./testing.js";
-export { type Executed, Tool, type ToolAttributes, type ToolOptions, tool } from "./tool.js";
+export { type Executed, type Produced, Tool, type ToolAttributes, type ToolOptions, tool } from "./tool.js";
 export { type RunOptions, Worker, type WorkerOptions, worker } from "./worker.js";

@@ -87,7 +87,8 @@ export interface ToolOptions<S extends InputSchema> extends ToolAttributes {
 /** What `execute` may give back, also as a promise. */
 export type Executed = Produced | Promise<Produced>;
 
-type Produced =
+/** A result, or a generator that yields output and returns the result. */
+export type Produced =
   | ToolResult
   | ResultWithState
   | AsyncGenerator<Piece, ToolResult | ResultWithState, unknown>

@@ -4,7 +4,7 @@
 import { resolve } from "node:path";
 import { pathToFileURL } from "node:url";
 import { parseArgs } from "node:util";
-import { ToolError } from "./errors.js";
+import { DefinitionError, ToolError } from "./errors.js";
 import { host } from "./execute.js";
 import { testClient } from "./testing.js";
 import { Tool } from "./tool.js";
@@ -124,11 +124,13 @@ async function call(tools: Tool[], [name, text = "{}"]: string[]): Promise<void>
   } catch (error) {
     throw new Usage(`the arguments are not JSON: ${error instanceof Error ? error.message : error}`);
   }
-  const called = testClient(tools).call(name, input);
+  const client = testClient(tools);
+  const called = client.call(name, input);
   for await (const part of called) {
     process.stdout.write(part.kind === "progress" ? "" : (part.text ?? ""));
   }
   const { answer, error } = await called.settled();
+  await client.close();
   if (error) {
     throw error;
   }
@@ -152,7 +154,9 @@ async function exported(path: string): Promise<Tool[]> {
 try {
   await main();
 } catch (error) {
-  const known = error instanceof Usage || error instanceof ToolError || (error instanceof Error && "code" in error);
+  const known =
+    [Usage, ToolError, DefinitionError].some((kind) => error instanceof kind) ||
+    (error instanceof Error && "code" in error);
   process.stderr.write(`${known ? (error as Error).message : error instanceof Error ? error.stack : error}\n`);
   process.exitCode = error instanceof Usage ? 2 : 1;
 }

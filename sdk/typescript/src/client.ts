@@ -4,14 +4,15 @@
  */
 
 import createClient, { type Client } from "openapi-fetch";
-import type { ApiContent } from "./client/events.js";
+import type { ApiContent, Ended } from "./client/events.js";
 import { refusal, refused, ToolyardError } from "./client/problem.js";
-import { type ResumeOptions, Turn, type TurnOptions } from "./client/turn.js";
+import { CallsWait, type ResumeOptions, Turn, type TurnOptions } from "./client/turn.js";
 import type { components, paths } from "./openapi.js";
 
-export type { AiToolMessage, AiToolResult } from "./client/ai-sdk.js";
+export type { AiPart, AiToolMessage, AiToolResult } from "./client/ai-sdk.js";
 export {
   type ApiContent,
+  type At,
   type CallError,
   Ended,
   NeedsAnswer,
@@ -25,13 +26,31 @@ export {
   type TurnEvent,
 } from "./client/events.js";
 export { type Problem, ToolyardError } from "./client/problem.js";
-export { type ResumeOptions, Turn, type TurnFormat, type TurnOptions, type TurnResult } from "./client/turn.js";
+export {
+  CallsWait,
+  type ResumeOptions,
+  Turn,
+  type TurnFormat,
+  type TurnOptions,
+  type TurnResult,
+} from "./client/turn.js";
 export type { components, paths } from "./openapi.js";
 
 type Schemas = components["schemas"];
 
 /** The forms of definitions of tools. */
 export type ToolsFormat = "openai" | "openai-chat" | "openai-upper" | "anthropic" | "gemini" | "mcp";
+
+/** Which tools are listed: all that the caller may call, unless something is set. */
+export interface ToolFilters {
+  /** The name, or a pattern: `*` matches any characters, `{a,b}` either of both. */
+  name?: string;
+  category?: string;
+  /** Tools that have all of these tags. */
+  tags?: string[];
+  /** Tools that this pool hosts. */
+  pool?: string;
+}
 
 export interface ClientOptions {
   /** The address of a coordinator; `TOOLYARD_URL` of the environment, or `http://127.0.0.1:7420`, unless set. */
@@ -83,26 +102,49 @@ export class Toolyard {
     return new Turn<M>(this.#requests(), { kind: "turn", message, options });
   }
 
+  /**
+   * Executes the calls of a model's answer, and returns what the model's SDK takes next. If calls wait for somebody and
+   * no callback of the options decides, it throws {@link CallsWait}, and the run goes on.
+   */
+  async runCalls<M = unknown>(message: object, options: TurnOptions = {}): Promise<M[]> {
+    const turn = this.turn<M>(message, options);
+    const { messages, open } = options.onApproval || options.onQuestion ? await turn : await turn.settled();
+    if (open.length > 0) {
+      turn.stop();
+      throw new CallsWait(turn.runId ?? "", open);
+    }
+    return messages;
+  }
+
+  /** Calls one tool. */
+  async call(tool: string, input: object = {}, options: TurnOptions = {}): Promise<Ended> {
+    const call = { id: "call", type: "function", function: { name: tool, arguments: JSON.stringify(input) } };
+    const message = { role: "assistant", content: null, tool_calls: [call] };
+    const { results, messages } = await this.turn(message, { ...options, format: "openai-chat" });
+    const [ended] = results;
+    if (ended === undefined) {
+      throw new Error(`${tool} was not called: ${JSON.stringify(messages)}`);
+    }
+    return ended;
+  }
+
   /** Goes on with a run, from its beginning or after a known event: exactly the rest of it is seen. */
   resume<M = unknown>(runId: string, options: ResumeOptions): Turn<M> {
     return new Turn<M>(this.#requests(), { kind: "run", runId, options });
   }
 
   /** The definitions of all tools that the caller may call, for a model. */
-  async tools<T = Record<string, unknown>>(options: {
-    format: ToolsFormat;
-    strict?: boolean;
-    name?: string;
-    category?: string;
-    tags?: string[];
-  }): Promise<ToolDefinitions<T>> {
-    const { format, strict, name, category, tags } = options;
+  async tools<T = Record<string, unknown>>(
+    options: ToolFilters & { format: ToolsFormat; strict?: boolean },
+  ): Promise<ToolDefinitions<T>> {
+    const { format, strict, name, category, tags, pool } = options;
     const query = {
       format,
       ...(strict && { strict }),
       ...(name && { name }),
       ...(category && { category }),
       ...(tags && { tags }),
+      ...(pool && { pool }),
     };
     const answer = await this.api.GET("/v1/tools", { params: { query } });
     const definitions = answered(answer) as unknown as Partial<ToolDefinitions<T>>;

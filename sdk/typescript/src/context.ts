@@ -2,9 +2,10 @@
 
 import type { StandardJSONSchemaV1, StandardSchemaV1 } from "@standard-schema/spec";
 import { type Content, piece } from "./content.js";
-import { lifted } from "./errors.js";
+import { DefinitionError, lifted } from "./errors.js";
 import { encoded } from "./json.js";
 import type { NativeCall, Part } from "./native.js";
+import type { Lifespan, Resource } from "./resource.js";
 import { type InputOf, type InputSchema, input as readInput } from "./schema.js";
 
 /** A question to the client of a call. */
@@ -58,9 +59,12 @@ export class Context {
   #info: Info | undefined;
   #abort: AbortController | undefined;
 
+  readonly #resources: { readonly uses: readonly Resource<unknown>[]; readonly lifespan: Lifespan };
+
   /** @internal */
-  constructor(call: NativeCall) {
+  constructor(call: NativeCall, uses: readonly Resource<unknown>[], lifespan: Lifespan) {
     this.#call = call;
+    this.#resources = { uses, lifespan };
   }
 
   get #known(): Info {
@@ -118,6 +122,12 @@ export class Context {
     return new Date(Date.now() + deadlineInMs);
   }
 
+  /** When the call must have ended, whichever attempt it is in. */
+  get callDeadline(): Date {
+    const { callDeadlineInMs } = JSON.parse(thrown(() => this.#call.info())) as Info;
+    return new Date(Date.now() + callDeadlineInMs);
+  }
+
   /** The number of chunks that earlier attempts delivered; 0 unless the tool has `afterPartialOutput: "continue"`. */
   get continueFrom(): number {
     return this.#known.continueFrom;
@@ -144,6 +154,15 @@ export class Context {
   /** What the caller gave under a key that the tool declares in `contextKeys`; `undefined` if nothing. */
   given<T = unknown>(key: string): T | undefined {
     return (JSON.parse(thrown(() => this.#call.given(key))) as T | null) ?? undefined;
+  }
+
+  /** A resource that the tool declares in `uses`. */
+  use<T>(resource: Resource<T>): T {
+    const { uses, lifespan } = this.#resources;
+    if (!uses.includes(resource)) {
+      throw new DefinitionError(`tool ${this.tool} uses a resource that is not in its \`uses\``);
+    }
+    return lifespan.value(resource);
   }
 
   /** The calls of the run that ended before, if the tool declares `TOOL_CALL_HISTORY` in `contextKeys`. */

@@ -75,6 +75,11 @@ export class BadInput extends ToolError {
   }
 }
 
+/** A tool, its schema or a resource cannot be used. It is thrown before anything is hosted. */
+export class DefinitionError extends TypeError {
+  override name = "DefinitionError";
+}
+
 /** An error of the engine, such as a result that is too large. */
 class EngineError extends ToolError {
   override readonly kind: string;

@@ -2,25 +2,31 @@
 
 import { parts, piece, ResultWithState } from "./content.js";
 import { Context, emit } from "./context.js";
-import { described, type Failure, failure, ToolError } from "./errors.js";
+import { DefinitionError, described, type Failure, failure, ToolError } from "./errors.js";
 import { encoded } from "./json.js";
 import { type NativeCall, type NativeTools, native } from "./native.js";
+import { Lifespan } from "./resource.js";
 import type { Tool } from "./tool.js";
 
-/** Hosts tools in the native part. */
-export function host(tools: readonly Tool[]): NativeTools {
+/** Hosts tools in the native part. What no worker could host is an error. */
+export function host(tools: readonly Tool[], lifespan = new Lifespan()): NativeTools {
   const declarations = tools.map((tool) => tool.declaration);
   const dispatch = (call: NativeCall): void => {
     // It settles the call, whatever happens.
-    void execute(tools[call.index] as Tool, call);
+    void execute(tools[call.index] as Tool, call, lifespan);
   };
-  return new (native().NativeTools)(declarations, dispatch);
+  const { NativeTools } = native();
+  try {
+    return new NativeTools(declarations, dispatch);
+  } catch (error) {
+    throw new DefinitionError(error instanceof Error ? error.message : String(error), { cause: error });
+  }
 }
 
-async function execute(tool: Tool, call: NativeCall): Promise<void> {
+async function execute(tool: Tool, call: NativeCall, lifespan: Lifespan): Promise<void> {
   try {
     const input = await tool.input.parse(JSON.parse(call.arguments));
-    const produced = await tool.execute(input as never, new Context(call));
+    const produced = await tool.execute(input as never, new Context(call, tool.uses, lifespan));
     const value = isGenerator(produced) ? await streamed(produced, call) : produced;
     const { value: result, state } = value instanceof ResultWithState ? value : { value, state: undefined };
     call.complete(parts(result), state && encoded(state));

@@ -4,6 +4,7 @@ export {
   Content,
   data,
   image,
+  type JsonLike,
   json,
   type Piece,
   type PieceOptions,
@@ -13,9 +14,10 @@ export {
   withState,
 } from "./content.js";
 export { type Answer, CallFile, type Context, type PastCall, type Question } from "./context.js";
-export { BadInput, ModelRetry, NeedsInput, RateLimited, Retry, ToolError } from "./errors.js";
+export { BadInput, DefinitionError, ModelRetry, NeedsInput, RateLimited, Retry, ToolError } from "./errors.js";
 export type { Part } from "./native.js";
+export { type Resource, resource } from "./resource.js";
 export type { InputOf, InputSchema, JsonSchema, PairedInput, StandardInput } from "./schema.js";
 export { Called, TestCall, TestClient, type TestOptions, testClient } from "./testing.js";
-export { type Executed, Tool, type ToolAttributes, type ToolOptions, tool } from "./tool.js";
+export { type Executed, type Produced, Tool, type ToolAttributes, type ToolOptions, tool } from "./tool.js";
 export { type RunOptions, Worker, type WorkerOptions, worker } from "./worker.js";

@@ -55,7 +55,7 @@ export interface NativeTestCall {
 }
 
 export interface NativeWorker {
-  run(ready: (worker: string) => void): Promise<void>;
+  run(ready: (worker: string) => void, beat: () => void): Promise<void>;
   stop(): void;
 }
 

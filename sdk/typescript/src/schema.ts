@@ -1,7 +1,7 @@
 /** The schema of a tool's arguments: JSON Schema for the model, and validation with the types of its library. */
 
 import type { StandardJSONSchemaV1, StandardSchemaV1 } from "@standard-schema/spec";
-import { BadInput } from "./errors.js";
+import { BadInput, DefinitionError } from "./errors.js";
 
 /** JSON Schema (2020-12) of an object. */
 export type JsonSchema = { readonly [keyword: string]: unknown };
@@ -31,6 +31,9 @@ export interface Input {
   readonly parse: (value: unknown) => unknown;
 }
 
+const KINDS =
+  "give a schema of a library with Standard JSON Schema, as zod 4, { validate, jsonSchema }, or JSON Schema";
+
 /** Without arguments. */
 const NONE: JsonSchema = { type: "object", properties: {}, additionalProperties: false };
 
@@ -38,10 +41,18 @@ export function input(tool: string, schema: InputSchema | undefined): Input {
   if (schema === undefined) {
     return { jsonSchema: NONE, parse: (value) => value };
   }
+  if ((typeof schema !== "object" && typeof schema !== "function") || schema === null) {
+    throw new DefinitionError(`tool ${tool}: its schema is ${String(schema)}: ${KINDS}`);
+  }
   if (isPaired(schema)) {
     return { jsonSchema: schema.jsonSchema, parse: (value) => validated(schema.validate, value) };
   }
   if (!("~standard" in schema)) {
+    // The schemas of libraries that are older than Standard Schema are objects of classes.
+    const kind: unknown = Object.getPrototypeOf(schema)?.constructor?.name ?? "Object";
+    if (kind !== "Object") {
+      throw new DefinitionError(`tool ${tool}: its schema is a ${kind}, which has no JSON Schema: ${KINDS}`);
+    }
     return { jsonSchema: schema as JsonSchema, parse: (value) => value };
   }
   return {
@@ -67,13 +78,13 @@ function expressed(tool: string, schema: StandardInput, side: "input" | "output"
   if (!("jsonSchema" in standard)) {
     const { vendor } = standard as { vendor: string };
     const how = "give { validate: schema, jsonSchema: {…} }, or a library with Standard JSON Schema, as zod 4";
-    throw new TypeError(`tool ${tool}: schemas of ${vendor} have no JSON Schema: ${how}`);
+    throw new DefinitionError(`tool ${tool}: schemas of ${vendor} have no JSON Schema: ${how}`);
   }
   try {
     return standard.jsonSchema[side]({ target: "draft-2020-12" });
   } catch (error) {
     const why = error instanceof Error ? error.message : String(error);
-    throw new TypeError(`tool ${tool}: its schema cannot be expressed as JSON Schema: ${why}`, { cause: error });
+    throw new DefinitionError(`tool ${tool}: its schema cannot be expressed as JSON Schema: ${why}`, { cause: error });
   }
 }
 

@@ -3,6 +3,7 @@
 import { type Failure, raised, type ToolError } from "./errors.js";
 import { host } from "./execute.js";
 import type { NativeTestCall, NativeTools, Part } from "./native.js";
+import { Lifespan } from "./resource.js";
 import type { Tool } from "./tool.js";
 
 /** What a call has beside its arguments. */
@@ -124,13 +125,27 @@ export class TestCall implements AsyncIterable<Part>, PromiseLike<Called> {
   }
 }
 
-/** Calls tools without a broker. */
-export class TestClient {
+/** Calls tools without a broker. {@link TestClient.close} closes the resources that the tools use. */
+export class TestClient implements AsyncDisposable {
   readonly #native: NativeTools;
+  readonly #tools: readonly Tool[];
+  readonly #lifespan = new Lifespan();
+  #opened: Promise<void> | undefined;
 
   /** @internal */
   constructor(tools: readonly Tool[]) {
-    this.#native = host(tools);
+    this.#tools = tools;
+    this.#native = host(tools, this.#lifespan);
+  }
+
+  /** Closes the resources. They were opened by the first call. */
+  async close(): Promise<void> {
+    await this.#opened?.catch(() => {});
+    await this.#lifespan.close();
+  }
+
+  async [Symbol.asyncDispose](): Promise<void> {
+    await this.close();
   }
 
   call(tool: string, input: unknown = {}, options: TestOptions = {}): TestCall {
@@ -140,8 +155,11 @@ export class TestClient {
       name,
       data: Buffer.from(typeof data === "string" ? encoder.encode(data) : data),
     }));
+    const text = JSON.stringify(input);
     const setup = JSON.stringify({ ...rest, unstored: !store });
-    return new TestCall(this.#native.test(tool, JSON.stringify(input), setup, given), signal);
+    this.#opened ??= this.#lifespan.open(this.#tools.flatMap((tool) => tool.uses));
+    const started = this.#opened.then(() => this.#native.test(tool, text, setup, given));
+    return new TestCall(started, signal);
   }
 }
 

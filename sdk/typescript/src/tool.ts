@@ -2,6 +2,7 @@
 
 import type { Piece, ResultWithState, ToolResult } from "./content.js";
 import type { Context } from "./context.js";
+import type { Resource } from "./resource.js";
 import {
   type Input,
   type InputOf,
@@ -26,6 +27,8 @@ export interface ToolAttributes {
   usesMachine?: boolean;
   /** It sends output while it runs. On by itself for an async generator. */
   streaming?: boolean;
+  /** It only waits for other calls, such as those of an agent, so its calls take no slot of their worker. */
+  waiting?: boolean;
   /** A person must approve each call before it runs. */
   needsApproval?: boolean;
   /** Its result is shown to the user as a part of the assistant's message. */
@@ -75,6 +78,8 @@ export interface ToolOptions<S extends InputSchema> extends ToolAttributes {
   input?: S;
   /** The schema of the result. Results are not checked against it. */
   output?: StandardInput | JsonSchema;
+  /** The resources that {@link Context.use} gives. They are opened before the first call. */
+  uses?: readonly Resource<unknown>[];
   /** Does it. An async generator yields output while it runs, and returns the result. */
   execute: (input: InputOf<S>, context: Context) => Executed;
 }
@@ -82,7 +87,8 @@ export interface ToolOptions<S extends InputSchema> extends ToolAttributes {
 /** What `execute` may give back, also as a promise. */
 export type Executed = Produced | Promise<Produced>;
 
-type Produced =
+/** A result, or a generator that yields output and returns the result. */
+export type Produced =
   | ToolResult
   | ResultWithState
   | AsyncGenerator<Piece, ToolResult | ResultWithState, unknown>
@@ -97,13 +103,16 @@ export class Tool {
   /** @internal */
   readonly input: Input;
   /** @internal */
+  readonly uses: readonly Resource<unknown>[];
+  /** @internal */
   readonly execute: (input: never, context: Context) => unknown;
 
   /** @internal */
   constructor(options: ToolOptions<InputSchema>) {
-    const { name, description, input: schema, output: result, execute, ...attributes } = options;
+    const { name, description, input: schema, output: result, uses = [], execute, ...attributes } = options;
     this.name = name;
     this.input = input(name, schema);
+    this.uses = uses;
     this.execute = execute as (input: never, context: Context) => unknown;
     const outputSchema = output(name, result);
     this.declaration = JSON.stringify({

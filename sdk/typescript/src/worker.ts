@@ -2,6 +2,7 @@
 
 import { host } from "./execute.js";
 import { type NativeWorker, native } from "./native.js";
+import { Lifespan } from "./resource.js";
 import type { Tool } from "./tool.js";
 
 /** The options of a worker. Each has a variable of the environment, as that of `toolyard worker`. */
@@ -45,17 +46,20 @@ export interface RunOptions {
 /** A worker of one process. */
 export class Worker {
   readonly #native: NativeWorker;
+  readonly #tools: readonly Tool[];
+  readonly #lifespan = new Lifespan();
 
   /** @internal */
   constructor(options: WorkerOptions) {
     const { tools, ...given } = options;
-    this.#native = new (native().NativeWorker)(JSON.stringify(settings(given)), host(tools));
+    this.#tools = tools;
+    this.#native = new (native().NativeWorker)(JSON.stringify(settings(given)), host(tools, this.#lifespan));
   }
 
   /**
    * Serves calls until it is stopped: by {@link stop}, by the signal, by `toolyard workers drain`, by SIGTERM or by
    * SIGINT. Then it takes no more calls, lets those that run end, gives back the rest, and the promise resolves. A second
-   * SIGTERM or SIGINT ends the process at once.
+   * SIGTERM or SIGINT ends the process at once. Resources of the tools are opened before, and closed after.
    */
   async run(options: RunOptions = {}): Promise<void> {
     const { onReady = () => {}, signal, handleSignals = true } = options;
@@ -77,7 +81,13 @@ export class Worker {
       stop();
     }
     try {
-      await this.#native.run(onReady);
+      await this.#lifespan.open(this.#tools.flatMap((tool) => tool.uses));
+      try {
+        // The second function is how the native part sees that the event loop is not blocked.
+        await this.#native.run(onReady, () => {});
+      } finally {
+        await this.#lifespan.close();
+      }
     } finally {
       unlisten();
       signal?.removeEventListener("abort", stop);

@@ -166,6 +166,32 @@ test("a call of the model that the client answers is answered", async () => {
   assert.match(JSON.stringify(messages), /Tea/);
 });
 
+test("a callback that fails is the failure of its turn, and cancels the run if that was asked for", async () => {
+  const message = toolUse(["a", "ask_user", { question: "Tea?" }]);
+  for (const onQuestion of [
+    () => Promise.reject(new RangeError("nobody is here")),
+    () => {
+      throw new RangeError("nobody is here");
+    },
+  ]) {
+    const turn = yard.turn(message, { onQuestion, onDisconnect: "cancel" });
+    await assert.rejects(async () => await turn, { name: "RangeError", message: "nobody is here" });
+    const { results } = await yard.resume(turn.runId ?? "", { format: "anthropic" });
+    assert.equal(results[0]?.state, "cancelled");
+  }
+});
+
+test("a call that the request approves is not asked for", async () => {
+  const asked: string[] = [];
+  const calls = toolUse(["a", "bash", { command: "echo a" }], ["b", "bash", { command: "echo b" }]);
+  const onApproval = (event: NeedsApproval) => {
+    asked.push(event.callId);
+    return event.approve();
+  };
+  const { results } = await yard.turn(calls, { approve: ["a"], onApproval });
+  assert.deepEqual([asked, results.map((result) => result.state)], [["b"], ["completed", "completed"]]);
+});
+
 test("giving up by the signal stops following, and cancels the run if it was asked for", async () => {
   const abort = new AbortController();
   const turn = yard.turn(toolUse(["a", "bash", { command: "echo began; sleep 60" }]), {

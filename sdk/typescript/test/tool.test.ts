@@ -5,14 +5,17 @@ import { test } from "node:test";
 import { toStandardJsonSchema } from "@valibot/to-json-schema";
 import {
   BadInput,
+  DefinitionError,
   data,
   type InputOf,
   image,
+  type JsonSchema,
   json,
   ModelRetry,
   NeedsInput,
   RateLimited,
   Retry,
+  resource,
   ToolError,
   testClient,
   text,
@@ -272,7 +275,7 @@ test("a call knows itself, its caller, its context and its files", async () => {
         other: context.given("other") ?? null,
         stored: context.isStored,
         key: context.idempotencyKey.startsWith(`${context.runId}/`),
-        inTime: context.deadline.getTime() > Date.now(),
+        inTime: context.deadline.getTime() > Date.now() && context.callDeadline >= context.deadline,
         files: context.files.map((file) => [file.name, file.size]),
         notes: await context.file("notes").text(),
       }),
@@ -484,4 +487,73 @@ test("a part of JSON that is none fails its call", async () => {
   broken.part.text = "{";
   const client = testClient([tool({ ...read, name: "broken", execute: () => broken })]);
   await assert.rejects(async () => await client.call("broken"), /not JSON/);
+});
+
+test("a schema without JSON schema, or that is none, is an error that says what to give", () => {
+  const execute = () => "";
+  const declared = (input: unknown) => () => tool({ ...read, name: "a", input: input as JsonSchema, execute });
+  assert.throws(declared(v.object({ n: v.number() })), DefinitionError);
+  assert.throws(declared(v.object({ n: v.number() })), /tool a: schemas of valibot have no JSON Schema: give/);
+  class ObjectSchema {}
+  assert.throws(declared(new ObjectSchema()), /tool a: its schema is a ObjectSchema, which has no JSON Schema: give/);
+  assert.throws(declared("string"), /tool a: its schema is string: give/);
+  assert.throws(declared(null), DefinitionError);
+  assert.throws(() => testClient([tool({ ...read, name: "a b", execute })]), DefinitionError);
+});
+
+test("resources are opened once, in their order, and closed in the other order", async () => {
+  const happened: string[] = [];
+  const database = resource(async function* () {
+    happened.push("open database");
+    yield { rows: 7 };
+    happened.push("close database");
+  });
+  const cache = resource(async () => ({
+    hits: 3,
+    [Symbol.asyncDispose]: async () => {
+      happened.push("close cache");
+    },
+  }));
+  const unused = resource(() => 1);
+  const client = testClient([
+    tool({
+      ...read,
+      name: "counts",
+      uses: [database, cache],
+      execute: (_, context) => context.use(database).rows + context.use(cache).hits,
+    }),
+    tool({ ...read, name: "strays", uses: [database], execute: (_, context) => context.use(unused) }),
+  ]);
+  const [one, other] = await Promise.all([client.call("counts"), client.call("counts")]);
+  assert.deepEqual([one.value, other.value], [10, 10]);
+  await assert.rejects(async () => await client.call("strays"), /uses a resource that is not in its `uses`/);
+  await client.close();
+  assert.deepEqual(happened, ["open database", "close cache", "close database"]);
+});
+
+test("a resource that fails closes those before it, and every call has its error", async () => {
+  const happened: string[] = [];
+  const first = resource(function* () {
+    yield 1;
+    happened.push("closed");
+  });
+  const broken = resource((): number => {
+    throw new RangeError("no route to the database");
+  });
+  const never = resource(async function* (): AsyncGenerator<number, void> {});
+  const execute = () => "";
+  const client = testClient([tool({ ...read, name: "a", uses: [first, broken], execute })]);
+  await assert.rejects(async () => await client.call("a"), /no route to the database/);
+  assert.deepEqual(happened, ["closed"]);
+  const other = testClient([tool({ ...read, name: "a", uses: [never], execute })]);
+  await assert.rejects(async () => await other.call("a"), /must yield once/);
+
+  const late = resource(async function* () {
+    yield 1;
+    throw new RangeError("cannot close");
+  });
+  const closes = testClient([tool({ ...read, name: "a", uses: [first, late], execute })]);
+  await closes.call("a");
+  await assert.rejects(closes.close(), /cannot close/);
+  assert.deepEqual(happened, ["closed", "closed"]);
 });

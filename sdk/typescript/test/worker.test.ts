@@ -4,8 +4,8 @@ import assert from "node:assert/strict";
 import { existsSync, readFileSync, writeFileSync } from "node:fs";
 import { test } from "node:test";
 import { modelMessageSchema, type ToolModelMessage } from "ai";
-import { Ended, NeedsAnswer, NeedsApproval, Output, OutputWithdrawn, Progress } from "toolyard/client";
-import { exited, file, hosted, logged, toolUse, yard } from "./yard.js";
+import { CallsWait, Ended, NeedsAnswer, NeedsApproval, Output, OutputWithdrawn, Progress } from "toolyard/client";
+import { exited, file, hosted, logged, NOTES, toolUse, yard } from "./yard.js";
 
 test("a tool is called over HTTP, and its arguments are checked", async (t) => {
   await hosted(t);
@@ -224,4 +224,62 @@ test("a worker ends after its drain although a tool ignores its signal", async (
     }
   }
   assert.equal(await exited(worker), 0);
+});
+
+test("a function that blocks the event loop is reported, and its call keeps its lease", async (t) => {
+  const worker = await hosted(t);
+  const reported = logged(worker, "the event loop is blocked");
+  const named = logged(worker, 'tools="js_blocks"');
+  const goesOn = logged(worker, "the event loop goes on");
+  const { results } = await yard.turn(toolUse(["a", "js_blocks", { seconds: 3 }]));
+  await Promise.all([reported, named, goesOn]);
+  assert.equal(results[0]?.text, "attempt 1");
+});
+
+test("a generator that never yields has its signal aborted at its idle timeout", async (t) => {
+  await hosted(t);
+  const { results } = await yard.turn(toolUse(["a", "js_silent", { go: file() }]));
+  assert.equal(results[0]?.error?.kind, "CALL_ERROR_KIND_IDLE_TIMEOUT");
+});
+
+test("a resource is opened before the first call, shared by all, and closed after the drain", async (t) => {
+  const worker = await hosted(t);
+  assert.equal(readFileSync(NOTES, "utf8").split("\n").at(-2), "opened");
+  const { results } = await yard.turn(toolUse(["a", "js_notes", { line: "one" }], ["b", "js_notes", { line: "two" }]));
+  assert.deepEqual(results.map((result) => result.text).sort(), ["1", "2"]);
+  worker.kill("SIGTERM");
+  await exited(worker);
+  assert.equal(readFileSync(NOTES, "utf8").split("\n").at(-2), "closed with 2 pages");
+});
+
+test("calls that nobody decides are told, and the run goes on when somebody does", async (t) => {
+  await hosted(t);
+  const calls = toolUse(["a", "js_pay", { amount: 3 }], ["b", "js_greet", { name: "Ada" }]);
+  const turn = yard.turn(calls);
+  const { open, messages } = await turn.settled();
+  assert.deepEqual(
+    open.map((event) => [event.callId, event.type]),
+    [["a", "needs_approval"]],
+  );
+  assert.match(JSON.stringify(messages), /Hello, Ada!/);
+  await (open[0] as NeedsApproval).approve();
+  const whole = await turn.settled();
+  assert.deepEqual([whole.open, whole.results.length], [[], 2]);
+
+  const waits = await yard.runCalls(calls, { onDisconnect: "cancel" }).catch((error: unknown) => error);
+  assert.ok(waits instanceof CallsWait);
+  assert.match(waits.message, /calls wait for somebody to act: a \(js_pay\)/);
+  await (waits.open[0] as NeedsApproval).reject("not now");
+  const { results } = await yard.resume(waits.runId, { format: "anthropic" });
+  assert.deepEqual(results.map((result) => result.state).sort(), ["completed", "failed"]);
+});
+
+test("a message's calls, and one call, are executed without a turn object", async (t) => {
+  await hosted(t);
+  const [message] = await yard.runCalls<{ role: string }>(toolUse(["a", "js_greet", { name: "Ada" }]));
+  assert.equal(message?.role, "user");
+  assert.equal((await yard.call("js_greet", { name: "Bob" })).text, "Hello, Bob!");
+  assert.equal((await yard.call("js_greet", {})).error?.kind, "CALL_ERROR_KIND_ARGUMENTS_INVALID");
+  const onApproval = (event: NeedsApproval) => event.approve();
+  assert.equal((await yard.call("js_pay", { amount: 1 }, { onApproval })).text, '{"paid":1}');
 });

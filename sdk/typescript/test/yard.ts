@@ -1,16 +1,18 @@
 /** The Toolyard that is tested, and workers with the tools of the fixtures. */
 
-import { type ChildProcess, spawn } from "node:child_process";
+import { type ChildProcess, execFile, spawn } from "node:child_process";
 import { once } from "node:events";
-import { mkdtempSync, rmSync } from "node:fs";
+import { existsSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from "node:fs";
 import { createServer, type Server } from "node:http";
 import type { AddressInfo } from "node:net";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { createInterface } from "node:readline";
 import { after, type TestContext } from "node:test";
+import { setTimeout } from "node:timers/promises";
 import { fileURLToPath } from "node:url";
-import { type ClientOptions, Toolyard } from "toolyard/client";
+import { promisify } from "node:util";
+import { type ClientOptions, Toolyard, type Turn, type TurnOptions } from "toolyard/client";
 
 export const CLI = fileURLToPath(new URL("../../dist/cli.js", import.meta.url));
 export const TOOLS = fileURLToPath(new URL("./fixtures/tools.js", import.meta.url));
@@ -21,6 +23,9 @@ const folder = mkdtempSync(join(tmpdir(), "toolyard-"));
 after(() => rmSync(folder, { recursive: true, force: true }));
 let files = 0;
 
+/** Where the tools note when their shared resource was opened and closed. */
+export const NOTES = join(folder, "notes");
+
 /** The name of a file that does not exist yet. */
 export function file(): string {
   files += 1;
@@ -29,8 +34,14 @@ export function file(): string {
 
 /** A worker of its own process that has its tools advertised. It is drained after the test. */
 export async function hosted(test: TestContext, ...options: string[]): Promise<ChildProcess> {
-  const command = [CLI, "run", TOOLS, "--pool", "js", ...options];
-  const child = spawn(process.execPath, command, { stdio: ["ignore", "inherit", "pipe"] });
+  return await hosting(test, TOOLS, "--pool", "js", ...options);
+}
+
+/** As {@link hosted}, with the tools of another module. */
+export async function hosting(test: TestContext, module: string, ...options: string[]): Promise<ChildProcess> {
+  const command = [CLI, "run", module, ...options];
+  const env = { ...process.env, TOOLYARD_TEST_NOTES: NOTES };
+  const child = spawn(process.execPath, command, { stdio: ["ignore", "inherit", "pipe"], env });
   test.after(async () => {
     child.kill("SIGTERM");
     await exited(child);
@@ -42,6 +53,80 @@ export async function hosted(test: TestContext, ...options: string[]): Promise<C
   }
   child.stderr.resume();
   return child;
+}
+
+/** Resolves when the coordinator lists the tools of a pool. */
+export async function listed(pool: string): Promise<void> {
+  for (;;) {
+    const { tools } = await yard.tools({ format: "openai-chat", pool });
+    if (tools.length > 0) {
+      return;
+    }
+    await setTimeout(20);
+  }
+}
+
+/** The program that is tested. */
+export const PROGRAM = process.env.TOOLYARD_PROGRAM ?? "toolyard";
+
+/** The folder of the examples. */
+export const EXAMPLES = fileURLToPath(new URL("../../examples/", import.meta.url));
+
+/** A model that answers as a script says. It gives the address of its API of OpenAI's form. */
+export async function scripted(test: TestContext, script: string): Promise<string> {
+  const command = ["model", "--script", script, "--listen", "127.0.0.1:0", "-o", "json"];
+  const child = spawn(PROGRAM, command, { stdio: ["ignore", "pipe", "inherit"] });
+  test.after(async () => {
+    child.kill("SIGTERM");
+    await exited(child);
+  });
+  for await (const line of createInterface({ input: child.stdout })) {
+    child.stdout.resume();
+    return (JSON.parse(line) as { openai: string }).openai.replace("/chat/completions", "");
+  }
+  throw new Error("the model ended before it listened");
+}
+
+/** A script with one turn of calls, and then a text. */
+export function script(...calls: [tool: string, input: object][]): string {
+  const listed = calls.map(([tool, input]) => `{ tool = "${tool}", arguments = ${toml(input)} }`);
+  const path = file();
+  writeFileSync(path, `[[go]]\ncalls = [${listed.join(", ")}]\n\n[[go]]\ntext = "done"\n`);
+  return path;
+}
+
+function toml(input: object): string {
+  const members = Object.entries(input).map(([key, value]) => `${key} = ${JSON.stringify(value)}`);
+  return `{ ${members.join(", ")} }`;
+}
+
+/** Runs an example as a reader runs it, and gives what it prints. */
+export async function example(test: TestContext, name: string): Promise<string[]> {
+  await hosting(test, join(EXAMPLES, "desk.js"), "--pool", "desk");
+  await listed("desk");
+  const OPENAI_BASE_URL = await scripted(test, join(EXAMPLES, "script.toml"));
+  const env = { ...process.env, OPENAI_BASE_URL, OPENAI_API_KEY: "none" };
+  const run = promisify(execFile);
+  const { stdout } = await run(process.execPath, [join(EXAMPLES, name)], { env, timeout: 120_000 });
+  return stdout.trim().split("\n");
+}
+
+/** A client that notes the tools of each of its turns. */
+export class Recorded extends Toolyard {
+  readonly turns: string[][] = [];
+
+  override turn<M = unknown>(message: object, options?: TurnOptions): Turn<M> {
+    const { toolCalls } = message as { toolCalls: { toolName: string }[] };
+    this.turns.push(toolCalls.map((call) => call.toolName).sort());
+    return super.turn<M>(message, options);
+  }
+}
+
+/** Resolves when a tool has written a file. */
+export async function written(path: string): Promise<void> {
+  while (!existsSync(path) || readFileSync(path, "utf8") === "") {
+    await setTimeout(10);
+  }
 }
 
 /** Resolves when the worker logs a line with this text. */

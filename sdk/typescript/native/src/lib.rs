@@ -9,4 +9,5 @@ mod error;
 mod file;
 mod testing;
 mod tools;
+mod watch;
 mod worker;

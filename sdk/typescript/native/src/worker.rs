@@ -18,6 +18,7 @@ use worker::{Credentials, Options, PoolId, Table};
 
 use crate::error::invalid;
 use crate::tools::NativeTools;
+use crate::watch::{Beat, Running, watch};
 
 /// The options of a worker, as JavaScript has them.
 #[derive(Debug, Deserialize)]
@@ -85,6 +86,7 @@ impl GivenBucket {
 pub struct NativeWorker {
     options: Options,
     table: Table,
+    running: Vec<Running>,
     stop: CancellationToken,
 }
 
@@ -101,24 +103,30 @@ impl NativeWorker {
         {
             return Err(invalid(error));
         }
-        Ok(Self { options: given.options()?, table: tools.table.clone(), stop: CancellationToken::new() })
+        let (table, running) = (tools.table.clone(), tools.running.clone());
+        Ok(Self { options: given.options()?, table, running, stop: CancellationToken::new() })
     }
 
-    /// Serves calls until [`Self::stop`]; then running calls may end. `ready` is called once with the worker's id.
+    /// Serves calls until [`Self::stop`]; then running calls may end. `ready` is called once with the worker's id, and
+    /// `beat`, which does nothing, again and again: if it is late, the event loop is blocked.
     #[napi]
     pub fn run<'env>(
         &self,
         env: &'env Env,
         ready: ThreadsafeFunction<String, (), String, Status, false, true>,
+        beat: Beat,
     ) -> Result<PromiseRaw<'env, ()>> {
         let (options, table, stop) = (self.options.clone(), self.table.clone(), self.stop.clone());
+        let running = self.running.clone();
         env.spawn_future(async move {
             let ready = move |worker: &worker::WorkerId| {
                 ready.call(worker.to_string(), ThreadsafeFunctionCallMode::NonBlocking);
             };
-            worker::serve(options, table, stop, ready)
-                .await
-                .map_err(|error| napi::Error::new(Status::GenericFailure, error.to_string()))
+            let served = tokio::select! {
+                served = worker::serve(options, table, stop, ready) => served,
+                never = watch(beat, running) => match never {},
+            };
+            served.map_err(|error| napi::Error::new(Status::GenericFailure, error.to_string()))
         })
     }
 

@@ -28,7 +28,8 @@ export interface AiToolResult {
     | { type: "content"; value: AiPart[] };
 }
 
-type AiPart = { type: "text"; text: string } | { type: "image-data"; data: string; mediaType: string };
+/** A part of a result with images. */
+export type AiPart = { type: "text"; text: string } | { type: "image-data"; data: string; mediaType: string };
 
 /** The calls of a result of `generateText`, of an assistant's message, or of a list of calls; `undefined` if it is none. */
 export function callsOf(turn: object): AiToolCall[] | undefined {

@@ -18,7 +18,7 @@ export interface Deciding {
 }
 
 /** Where an event stands in the run. */
-interface At {
+export interface At {
   /** Its number. The run can be followed from here on: `resume(runId, { after: sequence })`. */
   readonly sequence: string;
   readonly event: RunEvent;
@@ -27,6 +27,7 @@ interface At {
 /** The run was accepted. Whatever happens now, each call ends once. */
 export class Opened {
   readonly type = "opened";
+  /** @internal */
   constructor(
     readonly at: At,
     readonly runId: string,
@@ -43,6 +44,7 @@ export class Output {
   readonly channel: string;
   readonly content: ApiContent;
 
+  /** @internal */
   constructor(
     readonly at: At,
     output: Schemas["CallOutput"],
@@ -65,6 +67,7 @@ export class Output {
 /** All output of a call so far is void: another attempt starts over. */
 export class OutputWithdrawn {
   readonly type = "output_withdrawn";
+  /** @internal */
   constructor(
     readonly at: At,
     readonly callId: string,
@@ -75,6 +78,7 @@ export class OutputWithdrawn {
 /** How far a call is, in units of its tool. */
 export class Progress {
   readonly type = "progress";
+  /** @internal */
   constructor(
     readonly at: At,
     readonly callId: string,
@@ -95,6 +99,7 @@ export class NeedsApproval {
   readonly deadline: string | undefined;
   readonly #run: Deciding;
 
+  /** @internal */
   constructor(
     readonly at: At,
     waiting: Schemas["CallAwaitingApproval"],
@@ -130,6 +135,7 @@ export class NeedsAnswer {
   readonly deadline: string | undefined;
   readonly #run: Deciding;
 
+  /** @internal */
   constructor(
     readonly at: At,
     waiting: Schemas["CallWaiting"],
@@ -180,6 +186,7 @@ export class Ended {
   /** Why it was cancelled or which deadline it missed. */
   readonly reason: string | undefined;
 
+  /** @internal */
   constructor(
     readonly at: At,
     callId: string,
@@ -203,6 +210,7 @@ export class Ended {
 /** An event that has no class of its own here: starts of attempts, cancels, changes of the status. */
 export class Other {
   readonly type = "other";
+  /** @internal */
   constructor(readonly at: At) {}
 }
 

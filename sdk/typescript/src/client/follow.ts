@@ -42,7 +42,7 @@ export async function* follow(open: () => Promise<Response>, patience: Patience)
         yield { id: undefined, event: "messages", data: await response.text() };
         return;
       }
-      for await (const message of messages(response.body)) {
+      for await (const message of messages(response.body, patience.signal)) {
         failures = 0;
         failsSince = undefined;
         if (message.event === "problem") {
@@ -90,20 +90,30 @@ function passes(error: unknown): boolean {
   return error instanceof ToolyardError ? error.isPassing : isOfTheConnection(error);
 }
 
-async function* messages(body: ReadableStream<Uint8Array>): AsyncGenerator<Message, void> {
+async function* messages(
+  body: ReadableStream<Uint8Array>,
+  signal: AbortSignal | undefined,
+): AsyncGenerator<Message, void> {
   const decoded = body.pipeThrough(new TextDecoderStream() as ReadableWritablePair<string, Uint8Array>);
   const reader = decoded.pipeThrough(new EventSourceParserStream()).getReader();
+  // In Node 20 an abort does not always end a read that goes through other streams.
+  const aborted = () => {
+    reader.cancel(signal?.reason).catch(() => {});
+  };
+  signal?.addEventListener("abort", aborted, { once: true });
   try {
     for (;;) {
       const { done, value } = await reader.read();
+      signal?.throwIfAborted();
       if (done) {
         return;
       }
       yield { id: value.id, event: value.event, data: value.data };
     }
   } finally {
+    signal?.removeEventListener("abort", aborted);
     // A reader that stops closes the connection.
-    await reader.cancel().catch(() => {});
+    reader.cancel().catch(() => {});
   }
 }
 

@@ -8,6 +8,7 @@ import {
   NeedsAnswer,
   NeedsApproval,
   Opened,
+  Other,
   type RunEvent,
   read,
   type TurnEvent,
@@ -53,9 +54,12 @@ export interface TurnOptions {
   signal?: AbortSignal;
   /** How long to try while no connection is made, in milliseconds; 60,000 unless set. */
   retryForMs?: number;
-  /** Called for each call that awaits approval, also if nobody iterates. */
+  /**
+   * Called for each call that awaits approval, also if nobody iterates, but not for those in `approve`. If it throws or
+   * its promise is rejected, the turn fails.
+   */
   onApproval?: (event: NeedsApproval) => unknown;
-  /** Called for each call that the client answers, also if nobody iterates. */
+  /** Called for each call that the client answers, also if nobody iterates. A failure of it is one of the turn. */
   onQuestion?: (event: NeedsAnswer) => unknown;
 }
 
@@ -74,6 +78,8 @@ export interface TurnResult<M = unknown> {
   messages: M[];
   /** How each call of the model ended. */
   results: Ended[];
+  /** Calls and questions that wait for somebody. It is empty unless the result is that of {@link Turn.settled}. */
+  open: (NeedsApproval | NeedsAnswer)[];
   /** The turn requests nothing: the model has finished. */
   finish: boolean;
   /** The results are the answer, and the model need not be asked again. */
@@ -85,6 +91,20 @@ export interface TurnResult<M = unknown> {
   passedOver: { kind?: string; pointer?: string; reason?: string }[];
   /** Results for calls of earlier turns that never got one, if the turn was a conversation. */
   dangling: { after?: number; messages?: unknown[] }[];
+}
+
+/** Calls of a turn wait for somebody. Decide or answer by `open`, and `resume` the run. */
+export class CallsWait extends Error {
+  override readonly name = "CallsWait";
+
+  /** @internal */
+  constructor(
+    readonly runId: string,
+    readonly open: (NeedsApproval | NeedsAnswer)[],
+  ) {
+    const calls = open.map((event) => `${event.callId} (${event.tool})`).join(", ");
+    super(`calls wait for somebody to act: ${calls}; give onApproval or onQuestion, or use turn()`);
+  }
 }
 
 /** The batch answer of the server. */
@@ -139,6 +159,9 @@ export class Turn<M = unknown> implements AsyncIterable<TurnEvent>, PromiseLike<
   readonly #tools = new Map<string, string>();
   readonly #results = new Map<string, Ended>();
   readonly #questions = new Set<string>();
+  readonly #waiting = new Map<string, NeedsApproval | NeedsAnswer>();
+  /** Nothing goes on before somebody acts. */
+  #waits = false;
   #runId: string | undefined;
   #last: string | undefined;
   #answer: Answer | undefined;
@@ -146,11 +169,17 @@ export class Turn<M = unknown> implements AsyncIterable<TurnEvent>, PromiseLike<
   #result: Promise<TurnResult<M>> | undefined;
   #wasSent = false;
   readonly #readers = new Readers();
+  #wasStopped = false;
+  /** Aborted when the turn was stopped, or a callback failed: what it had to decide may wait for ever. */
+  readonly #failed = new AbortController();
+  readonly #signal: AbortSignal;
 
   /** @internal */
   constructor(requests: Requests, origin: Origin) {
     this.#requests = requests;
     this.#origin = origin;
+    const { signal } = origin.options;
+    this.#signal = signal ? AbortSignal.any([signal, this.#failed.signal]) : this.#failed.signal;
     this.#key = origin.kind === "turn" ? (origin.options.key ?? crypto.randomUUID()) : "";
     if (origin.kind === "run") {
       this.#runId = origin.runId;
@@ -190,6 +219,25 @@ export class Turn<M = unknown> implements AsyncIterable<TurnEvent>, PromiseLike<
     }
   }
 
+  /**
+   * The answer, also if calls wait for somebody to act and nothing else goes on. Then they are in `open`, and the
+   * messages are those of the other calls. Decide or answer, and call it again, or await the turn.
+   */
+  async settled(): Promise<TurnResult<M>> {
+    for await (const _ of this) {
+      if (this.#waits) {
+        return this.#concluded(await this.#messages("0s", false));
+      }
+    }
+    return await this;
+  }
+
+  /** Stops following, so that nothing of the turn keeps the process alive. The run goes on. */
+  stop(): void {
+    this.#wasStopped = true;
+    this.#failed.abort(new DOMException("the turn is not followed any more", "AbortError"));
+  }
+
   /** Cancels the run. Its calls end as cancelled. */
   async cancel(reason = "cancelled by the client"): Promise<void> {
     if (this.#runId === undefined) {
@@ -216,14 +264,18 @@ export class Turn<M = unknown> implements AsyncIterable<TurnEvent>, PromiseLike<
   }
 
   async #pump(): Promise<TurnResult<M>> {
-    const { signal } = this.#origin.options;
     try {
       for await (const event of this.#events()) {
         await this.#readers.push(event);
       }
       return await this.#conclude();
     } catch (error) {
-      if (signal?.aborted && this.#origin.kind === "turn" && this.#origin.options.onDisconnect === "cancel") {
+      if (
+        this.#signal.aborted &&
+        !this.#wasStopped &&
+        this.#origin.kind === "turn" &&
+        this.#origin.options.onDisconnect === "cancel"
+      ) {
         await this.#giveUp().catch(() => {});
       }
       throw error;
@@ -267,18 +319,18 @@ export class Turn<M = unknown> implements AsyncIterable<TurnEvent>, PromiseLike<
 
   /** Begins a stream: with the turn while the run is not known, and then with the run from the last event on. */
   #open(): Promise<Response> {
-    const { signal, order = "interleaved" } = this.#origin.options;
+    const { order = "interleaved" } = this.#origin.options;
     const headers = { accept: "text/event-stream" };
-    const abort = signal ? { signal } : {};
+    const signal = this.#signal;
     const policy = POLICIES[order];
     if (this.#runId !== undefined) {
       const path = `/v1/runs/${this.#runId}/events?floor_policy=${policy}`;
       const last = this.#last === undefined ? {} : { "last-event-id": this.#last };
-      return this.#requests.send(path, { ...abort, headers: { ...headers, ...last } });
+      return this.#requests.send(path, { signal, headers: { ...headers, ...last } });
     }
     this.#wasSent = true;
     return this.#requests.send(this.#batch({ wait: WAIT, floor_policy: policy }), {
-      ...abort,
+      signal,
       ...this.#turnRequest(headers),
     });
   }
@@ -291,15 +343,13 @@ export class Turn<M = unknown> implements AsyncIterable<TurnEvent>, PromiseLike<
   }
 
   #patience(): Patience {
-    const { signal, retryForMs = RETRY_FOR_MS } = this.#origin.options;
-    return { retryForMs, signal };
+    const { retryForMs = RETRY_FOR_MS } = this.#origin.options;
+    return { retryForMs, signal: this.#signal };
   }
 
   /** A request that does no harm when it is repeated. */
-  #persist<T>(path: string, init: RequestInit): Promise<T> {
-    const { signal } = this.#origin.options;
-    const abort = signal ? { signal } : {};
-    return persist(() => this.#requests.json<T>(path, { ...init, ...abort }), this.#patience());
+  #persist<T>(path: string, init: RequestInit, signal = this.#signal): Promise<T> {
+    return persist(() => this.#requests.json<T>(path, { ...init, signal }), { ...this.#patience(), signal });
   }
 
   #read(message: Message): TurnEvent {
@@ -309,38 +359,88 @@ export class Turn<M = unknown> implements AsyncIterable<TurnEvent>, PromiseLike<
     if (event instanceof Opened) {
       this.#runId = event.runId;
     } else if (event instanceof NeedsApproval) {
-      onApproval?.(event);
+      this.#waiting.set(event.callId, event);
+      if (!this.#isApproved(event.callId)) {
+        this.#callback(onApproval, event);
+      }
     } else if (event instanceof NeedsAnswer) {
+      this.#waiting.set(event.callId, event);
       if (event.askedBy !== undefined) {
         this.#questions.add(event.callId);
       }
-      onQuestion?.(event);
+      this.#callback(onQuestion, event);
     } else if (event instanceof Ended && !this.#questions.has(event.callId)) {
       this.#results.set(event.callId, event);
     }
+    this.#notice(event);
     return event;
   }
 
+  /** Keeps what waits for somebody up to date. */
+  #notice(event: TurnEvent): void {
+    if (event instanceof Ended) {
+      this.#waiting.delete(event.callId);
+    } else if (event instanceof Other) {
+      const decided = other(event, "call_approved") ?? other(event, "call_rejected");
+      this.#waiting.delete(decided?.call_id ?? "");
+      const changed = other(event, "run_status_changed");
+      if (changed) {
+        this.#waits = changed.status === "RUN_STATUS_REQUIRES_ACTION" && this.#waiting.size > 0;
+      }
+    }
+  }
+
+  /** The request has approved the call, which the server tells a moment later. */
+  #isApproved(callId: string): boolean {
+    const { approve = [] } = this.#origin.kind === "turn" ? this.#origin.options : {};
+    return approve === "all" || approve.includes(callId);
+  }
+
+  /** Events go on meanwhile: a person may take long. */
+  async #callback<E>(callback: ((event: E) => unknown) | undefined, event: E): Promise<void> {
+    try {
+      await callback?.(event);
+    } catch (error) {
+      this.#failed.abort(error);
+    }
+  }
+
   #deciding(): Deciding {
+    // Also if the turn was stopped, because the run goes on.
+    const { signal = new AbortController().signal } = this.#origin.options;
+    // From now on nobody is waited for.
+    const acted = (ids: { call_id?: string }[]) => {
+      for (const { call_id = "" } of ids) {
+        this.#waiting.delete(call_id);
+      }
+      this.#waits &&= this.#waiting.size > 0;
+    };
     return {
       decide: async (decisions) => {
-        await this.#persist(`/v1/runs/${this.#runId}/decisions`, post({ decisions }));
+        acted(decisions);
+        await this.#persist(`/v1/runs/${this.#runId}/decisions`, post({ decisions }), signal);
       },
       submit: async (outputs) => {
-        await this.#persist(`/v1/runs/${this.#runId}/outputs`, post({ outputs }));
+        acted(outputs);
+        await this.#persist(`/v1/runs/${this.#runId}/outputs`, post({ outputs }), signal);
       },
     };
   }
 
   /** The answer, once every call has ended. */
   async #conclude(): Promise<TurnResult<M>> {
-    const answer = this.#answer?.complete ? this.#answer : await this.#messages();
+    const answer = this.#answer?.complete ? this.#answer : await this.#messages("30s", true);
     if (this.#origin.kind === "run" && this.#runId !== undefined) {
       await this.#missed(this.#runId);
     }
+    return this.#concluded(answer);
+  }
+
+  #concluded(answer: Answer): TurnResult<M> {
     const results = [...this.#results.values()];
     const common = {
       results,
+      open: [...this.#waiting.values()],
       finish: answer.finish ?? false,
       returnDirect: answer.return_direct ?? false,
       runId: this.#runId,
@@ -356,15 +456,15 @@ export class Turn<M = unknown> implements AsyncIterable<TurnEvent>, PromiseLike<
   }
 
   /** The same request with the same key returns the messages of the same run. */
-  async #messages(): Promise<Answer> {
+  async #messages(wait: string, isWhole: boolean): Promise<Answer> {
     const format = this.#formatOfRun();
     const [path, init] =
       format !== undefined
-        ? [`/v1/runs/${this.#runId}/messages?format=${format}&wait=30s`, {}]
-        : [this.#batch({ wait: "30s" }), this.#turnRequest()];
+        ? [`/v1/runs/${this.#runId}/messages?format=${format}&wait=${wait}`, {}]
+        : [this.#batch({ wait }), this.#turnRequest()];
     for (;;) {
       const answer = await this.#persist<Answer>(path, init);
-      if (answer.complete) {
+      if (answer.complete || !isWhole) {
         return answer;
       }
     }
@@ -439,6 +539,11 @@ export class Turn<M = unknown> implements AsyncIterable<TurnEvent>, PromiseLike<
     const calls = this.#aiCalls();
     return JSON.stringify({ turn: calls ? asChat(calls) : message, toolyard });
   }
+}
+
+/** A part of an event that has no class. */
+function other(event: Other, name: string): { call_id?: string; status?: string } | undefined {
+  return (event.at.event as unknown as Record<string, { call_id?: string; status?: string } | undefined>)[name];
 }
 
 function post(body: unknown): RequestInit {

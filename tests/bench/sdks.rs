@@ -217,7 +217,10 @@ fn compare(results: &mut Results) {
 
 /// Starts a worker with the tools of the bench, killed when dropped.
 fn worker(program: &Path, arguments: &[&str], yard: &Yard, package: &Path) -> anyhow::Result<Child> {
-    let mut command = Command::new(program);
+    // Of a name alone the PATH is searched. A link stays one, because the environment of a Python is beside its link.
+    let is_name = program.components().count() == 1;
+    let program = if is_name { program.to_owned() } else { std::path::absolute(program)? };
+    let mut command = Command::new(&program);
     command.args(arguments).current_dir(FOLDER).stdin(Stdio::null()).stdout(Stdio::null()).kill_on_drop(true);
     command.env("TOOLYARD_NATS_URL", yard.broker.url()).env("TOOLYARD_SLOTS", SLOW_CALLS.to_string());
     command.env("TOOLYARD_LOG", "warn").env("TOOLYARD_BENCH_PACKAGE", package);

@@ -45,7 +45,7 @@ impl Way {
         match self {
             Self::Floor => measure::rate(in_flight, effort.time, || floor.call()).await,
             Self::Execute => measure::rate(in_flight, effort.time, || yard.call()).await,
-            Self::Submit => measure::rate(in_flight, effort.time, || yard.submitted_call()).await,
+            Self::Submit => measure::rate(in_flight, effort.time, || yard.submitted_call("noop")).await,
         }
     }
 
@@ -53,7 +53,7 @@ impl Way {
         match self {
             Self::Floor => measure::one_by_one(calls, all, || floor.call()).await,
             Self::Execute => measure::one_by_one(calls, all, || yard.call()).await,
-            Self::Submit => measure::one_by_one(calls, all, || yard.submitted_call()).await,
+            Self::Submit => measure::one_by_one(calls, all, || yard.submitted_call("noop")).await,
         }
     }
 

@@ -140,8 +140,8 @@ impl Yard {
     }
 
     /// The same call, beside others on one stream.
-    pub(crate) fn submitted_call(&self) -> impl Future<Output = anyhow::Result<()>> + Send + use<> {
-        self.submission.call()
+    pub(crate) fn submitted_call(&self, tool: &str) -> impl Future<Output = anyhow::Result<()>> + Send + use<> {
+        self.submission.call(tool)
     }
 
     /// A call until its first chunk is here.
@@ -184,8 +184,13 @@ pub(crate) async fn until_known(client: &RunServiceClient<Channel>) -> anyhow::R
     noop(client.clone()).await.context("the tools do not become known")
 }
 
-pub(crate) async fn noop(mut runs: RunServiceClient<Channel>) -> anyhow::Result<()> {
-    let mut stream = runs.execute_run(request(new_call("noop", "{}".to_owned()))).await?.into_inner();
+pub(crate) async fn noop(runs: RunServiceClient<Channel>) -> anyhow::Result<()> {
+    completed(runs, new_call("noop", "{}".to_owned())).await
+}
+
+/// Runs a call, which must complete.
+pub(crate) async fn completed(mut runs: RunServiceClient<Channel>, call: v1::NewCall) -> anyhow::Result<()> {
+    let mut stream = runs.execute_run(request(call)).await?.into_inner();
     let mut completed = false;
     while let Some(message) = stream.message().await? {
         completed |= message.events.iter().any(is_completed);
@@ -196,8 +201,13 @@ pub(crate) async fn noop(mut runs: RunServiceClient<Channel>) -> anyhow::Result<
 
 /// A call that sends a given number of chunks.
 pub(crate) fn chunks(count: u32, bytes: u32, every_ms: u32) -> v1::NewCall {
+    chunks_of("chunks", (count, bytes, every_ms))
+}
+
+/// The same call of a tool by another name.
+pub(crate) fn chunks_of(tool: &str, (count, bytes, every_ms): (u32, u32, u32)) -> v1::NewCall {
     let arguments = serde_json::json!({ "count": count, "bytes": bytes, "every_ms": every_ms });
-    new_call("chunks", arguments.to_string())
+    new_call(tool, arguments.to_string())
 }
 
 pub(crate) fn new_call(tool: &str, arguments: String) -> v1::NewCall {

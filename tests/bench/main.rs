@@ -25,6 +25,7 @@ mod registry;
 mod results;
 mod roles;
 mod scrape;
+mod sdks;
 mod sse;
 mod stream;
 mod submission;
@@ -72,6 +73,8 @@ struct Arguments {
     /// MiB of the log in the memory section; the chart has 1024.
     #[arg(long, default_value_t = 256, conflicts_with = "quick")]
     memory_log_mib: u64,
+    #[command(flatten)]
+    packages: sdks::Packages,
     /// Be one of the processes that are measured.
     #[command(subcommand)]
     role: Option<roles::Role>,
@@ -118,6 +121,8 @@ enum Section {
     Delayed,
     /// A call of an MCP tool straight to its server and through the queue. Needs Python 3.
     Mcp,
+    /// Workers in Python and in Node beside the worker in Rust. Needs their packages: `--python`, `--node-package`.
+    Sdks,
     /// The loop of an agent beside its model: a turn of three parallel calls, and 200 agents at once.
     Agents,
     /// The same call and stream on other systems.
@@ -244,6 +249,9 @@ async fn measure_all(arguments: &Arguments) -> anyhow::Result<()> {
     }
     if wanted(Section::Mcp) {
         mcp::measure(effort, &mut results).await?;
+    }
+    if arguments.only.contains(&Section::Sdks) || (arguments.only.is_empty() && arguments.packages.are_given()) {
+        sdks::measure(&arguments.packages, effort, &mut results).await?;
     }
     if wanted(Section::Peers) {
         peers::measure(arguments.quick, &mut results).await?;

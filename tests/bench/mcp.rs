@@ -16,7 +16,7 @@ use tokio_util::sync::CancellationToken;
 use worker::{Table, testkit};
 
 use crate::Effort;
-use crate::execute::{Fleet, Looked, Yard, is_completed, new_call, request};
+use crate::execute::{self, Fleet, Looked, Yard, new_call};
 use crate::measure::{Latencies, rounded};
 use crate::results::Results;
 
@@ -75,12 +75,5 @@ async fn straight(table: &Table) -> anyhow::Result<()> {
 }
 
 async fn queued(yard: &Yard) -> anyhow::Result<()> {
-    let call = new_call("echo", json!({ "text": "hi" }).to_string());
-    let mut stream = yard.client().execute_run(request(call)).await?.into_inner();
-    let mut completed = false;
-    while let Some(message) = stream.message().await? {
-        completed |= message.events.iter().any(is_completed);
-    }
-    ensure!(completed, "the call did not complete");
-    Ok(())
+    execute::completed(yard.client(), new_call("echo", json!({ "text": "hi" }).to_string())).await
 }

@@ -33,6 +33,10 @@ impl Usage {
         Ok(Self { cpu_s: ticks / TICKS_PER_S, memory_bytes })
     }
 
+    pub(crate) fn memory_mib(self) -> f64 {
+        rounded(self.memory_bytes / MIB)
+    }
+
     fn and(self, other: Self) -> Self {
         Self { cpu_s: self.cpu_s + other.cpu_s, memory_bytes: self.memory_bytes + other.memory_bytes }
     }
@@ -93,7 +97,7 @@ impl Usages {
     pub(crate) fn memory_mib(self) -> Value {
         let mut all = json!({});
         for (name, usage) in self.0 {
-            all[name] = rounded(usage.memory_bytes / MIB).into();
+            all[name] = usage.memory_mib().into();
         }
         all
     }

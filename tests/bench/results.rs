@@ -30,7 +30,7 @@ impl Results {
         *at = value.into();
     }
 
-    fn number(&self, path: &str) -> Option<f64> {
+    pub(crate) fn number(&self, path: &str) -> Option<f64> {
         path.split('.').try_fold(&self.0, |at, name| at.get(name))?.as_f64()
     }
 

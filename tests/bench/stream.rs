@@ -17,11 +17,11 @@ use crate::results::Results;
 const FIRST_CHUNKS: u32 = 200;
 
 /// So many calls at once, each of which says so many chunks of so many bytes.
-struct Shape {
-    name: &'static str,
-    calls: u32,
-    chunks: u32,
-    bytes: u32,
+pub(crate) struct Shape {
+    pub(crate) name: &'static str,
+    pub(crate) calls: u32,
+    pub(crate) chunks: u32,
+    pub(crate) bytes: u32,
 }
 
 const SHAPES: [Shape; 4] = [
@@ -38,7 +38,7 @@ pub(crate) async fn measure(yard: &Yard, effort: Effort, results: &mut Results) 
         eprintln!("stream: round {round} of {}", effort.rounds);
         measure::one_by_one(effort.count(FIRST_CHUNKS), &mut first_chunks, || yard.first_chunk()).await?;
         for (shape, rates) in SHAPES.iter().zip(&mut rates) {
-            rates.push(chunks_per_s(yard, shape, effort).await?);
+            rates.push(chunks_per_s(yard, "chunks", shape, effort).await?);
         }
     }
     for (shape, rates) in SHAPES.iter().zip(rates) {
@@ -56,11 +56,11 @@ pub(crate) async fn measure(yard: &Yard, effort: Effort, results: &mut Results) 
 }
 
 /// From the first submission to the last end.
-async fn chunks_per_s(yard: &Yard, shape: &Shape, effort: Effort) -> anyhow::Result<f64> {
+pub(crate) async fn chunks_per_s(yard: &Yard, tool: &str, shape: &Shape, effort: Effort) -> anyhow::Result<f64> {
     let (began, mut calls) = (Instant::now(), JoinSet::new());
     let chunks = effort.count(shape.chunks);
     for _ in 0..shape.calls {
-        let (mut runs, call) = (yard.client(), execute::chunks(chunks, shape.bytes, 0));
+        let (mut runs, call) = (yard.client(), execute::chunks_of(tool, (chunks, shape.bytes, 0)));
         calls.spawn(async move {
             let mut stream = runs.execute_run(execute::request(call)).await?.into_inner();
             let mut next = 0;

@@ -49,8 +49,9 @@ impl Submission {
         Ok(Self { asking, shared, _reading: reading })
     }
 
-    pub(crate) fn call(&self) -> impl Future<Output = anyhow::Result<()>> + Send + use<> {
+    pub(crate) fn call(&self, tool: &str) -> impl Future<Output = anyhow::Result<()>> + Send + use<> {
         let (asking, shared) = (self.asking.clone(), Arc::clone(&self.shared));
+        let run = Some(request(new_call(tool, "{}".to_owned())));
         async move {
             let (caller, answer) = oneshot::channel();
             let tag = {
@@ -60,7 +61,6 @@ impl Submission {
                 shared.1.insert(tag, (caller, false));
                 tag
             };
-            let run = Some(request(new_call("noop", "{}".to_owned())));
             asking.unbounded_send(v1::ExecuteRunsRequest { tag, run }).context("the stream is closed")?;
             ensure!(answer.await.context("the stream broke")?, "the call did not complete");
             Ok(())

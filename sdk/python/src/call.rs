@@ -1,7 +1,8 @@
 //! A call of a tool that a Python function executes.
 
 use std::convert::Infallible;
-use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use ::worker::{Answer, AnyTool, CallError, Context, ErrorKind, Output, Question, ToolError, Violation};
@@ -16,77 +17,116 @@ use tokio::runtime::Handle;
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 
-use crate::settle::{Failure, Reply, Work, settle};
+use crate::inbox::{Key, Outside};
+use crate::settle::{Failure, Reply, Work, runtime, settle};
 
 type Outcome = Result<Output, ToolError>;
 
 /// A tool whose calls are executed by Python.
-pub(crate) struct PythonTool {
-    start: Py<PyAny>,
+pub(crate) enum PythonTool {
+    /// An async function: the event loop takes its calls.
+    InLoop { calls: Arc<Outside>, tool: u32 },
+    /// A function that blocks: `start` begins it for a call and its arguments, and returns what cancels it.
+    OnThread { start: Py<PyAny> },
 }
 
 impl PythonTool {
-    pub(crate) fn new(start: Py<PyAny>) -> Self {
-        Self { start }
+    fn start(&self, call: Call, arguments: String) -> Result<Started, ToolError> {
+        match self {
+            Self::InLoop { calls, tool } => {
+                static KEYS: AtomicU64 = AtomicU64::new(0);
+                let key = KEYS.fetch_add(1, Ordering::Relaxed);
+                calls.begin((key, *tool, call, arguments))?;
+                Ok(Started::InLoop(Arc::clone(calls), key))
+            }
+            Self::OnThread { start } => Python::attach(|py| {
+                let started = start.call1(py, (call, PyBytes::new(py, arguments.as_bytes())));
+                started.map(Started::OnThread).map_err(|error| ToolError::new(error.to_string()))
+            }),
+        }
     }
 }
 
 impl AnyTool for PythonTool {
     async fn call(&self, context: &Context, arguments: Value) -> Outcome {
-        let ((ended, end), (living, gone)) = (oneshot::channel(), oneshot::channel());
-        // A function that does not notice that it should stop runs on: its attempt is not over before it is.
-        context.left().keep(gone.map(|_: Result<Infallible, _>| ()), &Handle::current());
-        let call = Call { context: context.clone(), ends: Mutex::new(Some(Ends { ended, _living: living })) };
-        let arguments = arguments.to_string();
-        let started = Python::attach(|py| {
-            let arguments = PyBytes::new(py, arguments.as_bytes());
-            self.start.call1(py, (call, arguments)).map_err(|error| ToolError::new(error.to_string()))
-        })?;
-        let mut execution = Execution { handle: Some(started) };
-        let mut end = end;
-        tokio::select! {
+        let ((ended, mut end), (living, gone)) = (oneshot::channel(), oneshot::channel());
+        let call = Call { context: context.clone(), ends: Mutex::new(Some(Ends { living, ended })) };
+        let started = self.start(call, arguments.to_string())?;
+        let running = Some(Running { context, runtime: Handle::current(), gone });
+        let mut execution = Execution { started: Some(started), running };
+        let ended = tokio::select! {
             biased;
-            end = &mut end => {
-                execution.handle = None;
-                return ended_as(end);
+            ended = &mut end => ended,
+            () = context.cancelled() => {
+                execution.cancel();
+                end.await
             }
-            () = context.cancelled() => execution.cancel(),
+        };
+        execution.finish();
+        ended.unwrap_or_else(|_| Err(ToolError::new("the function was abandoned without a result")))
+    }
+}
+
+/// How a function that was started is cancelled.
+enum Started {
+    InLoop(Arc<Outside>, Key),
+    OnThread(Py<PyAny>),
+}
+
+impl Started {
+    fn cancel(self) {
+        match self {
+            Self::InLoop(calls, key) => calls.stop(key),
+            Self::OnThread(handle) => Python::attach(|py| {
+                if let Err(error) = handle.call_method0(py, "cancel") {
+                    tracing::warn!(%error, "cancelling a function failed");
+                }
+            }),
         }
-        ended_as(end.await)
     }
 }
 
-fn ended_as(end: Result<Outcome, oneshot::error::RecvError>) -> Outcome {
-    end.unwrap_or_else(|_| Err(ToolError::new("the function was abandoned without a result")))
+/// A function that has not ended.
+struct Running<'a> {
+    context: &'a Context,
+    runtime: Handle,
+    gone: oneshot::Receiver<Infallible>,
 }
 
-/// A function that runs. Dropping it, as for a call whose attempt is over, cancels the function.
-struct Execution {
-    handle: Option<Py<PyAny>>,
+/// Dropping it, as for a call whose attempt is over, cancels the function.
+struct Execution<'a> {
+    started: Option<Started>,
+    running: Option<Running<'a>>,
 }
 
-impl Execution {
+impl Execution<'_> {
     fn cancel(&mut self) {
-        let Some(handle) = self.handle.take() else { return };
-        Python::attach(|py| {
-            if let Err(error) = handle.call_method0(py, "cancel") {
-                tracing::warn!(%error, "a function could not be told to stop");
-            }
-        });
+        if let Some(started) = self.started.take() {
+            started.cancel();
+        }
+    }
+
+    /// The function has ended.
+    fn finish(&mut self) {
+        (self.started, self.running) = (None, None);
     }
 }
 
-impl Drop for Execution {
+impl Drop for Execution<'_> {
     fn drop(&mut self) {
         self.cancel();
+        // A function that does not notice that it should stop runs on: its attempt is not over before it is.
+        if let Some(Running { context, runtime, gone }) = self.running.take() {
+            context.left().keep(gone.map(|_: Result<Infallible, _>| ()), &runtime);
+        }
     }
 }
 
 /// Where a call's end goes.
 struct Ends {
-    ended: oneshot::Sender<Outcome>,
     /// Dropped when the function has ended.
-    _living: oneshot::Sender<Infallible>,
+    living: oneshot::Sender<Infallible>,
+    ended: oneshot::Sender<Outcome>,
 }
 
 /// One execution of a call, for the Python part.
@@ -220,10 +260,16 @@ impl Call {
         }
     }
 
-    /// Sends a piece of output when there is room for it.
+    /// Sends a piece of output when there is room for it. `done` is called when there is room for many more.
     fn say_later(&self, kind: &str, channel: &str, payload: &Bound<'_, PyAny>, done: Py<PyAny>) -> PyResult<()> {
         let (piece, context) = (Piece::of(kind, channel, payload)?, self.context.clone());
-        settle(done, async move { piece.send(&context).await.map(|()| Reply::Nothing).map_err(failed) })
+        settle(done, async move { piece.send_patiently(&context).await.map(|()| Reply::Nothing).map_err(failed) })
+    }
+
+    /// As [`Self::say_later`]. It blocks the thread, without Python's lock.
+    fn say_blocking(&self, py: Python<'_>, kind: &str, channel: &str, payload: &Bound<'_, PyAny>) -> PyResult<()> {
+        let (piece, runtime) = (Piece::of(kind, channel, payload)?, runtime()?);
+        py.detach(|| runtime.block_on(piece.send_patiently(&self.context))).map_err(raised)
     }
 
     /// The function returned. `parts` are kinds (`text`, `json`, or a media type) and payloads; `state` is JSON by key.
@@ -277,7 +323,8 @@ impl Call {
 impl Call {
     fn end(&self, outcome: Outcome) {
         let ends = self.ends.lock().expect("no code panics while it holds the end").take();
-        if let Some(Ends { ended, .. }) = ends {
+        if let Some(Ends { living, ended }) = ends {
+            drop(living);
             // The attempt may be over.
             drop(ended.send(outcome));
         }
@@ -309,6 +356,13 @@ impl Piece {
     /// It may be sent as several pieces, so it must not be given up on its way.
     fn is_long(&self) -> bool {
         matches!(self, Self::Text { text, .. } if text.len() > 4096)
+    }
+
+    /// Sends it, and waits for room for many more: a tool that is faster than the broker does not wait for each piece.
+    async fn send_patiently(self, context: &Context) -> Result<(), ToolError> {
+        self.send(context).await?;
+        context.room().await;
+        Ok(())
     }
 
     async fn send(self, context: &Context) -> Result<(), ToolError> {

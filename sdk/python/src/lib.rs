@@ -3,6 +3,7 @@
 
 mod call;
 mod client;
+mod inbox;
 mod kit;
 mod settle;
 mod table;
@@ -20,6 +21,8 @@ mod native {
     use crate::call::Call;
     #[pymodule_export]
     use crate::client::{Client, Turn, Watch};
+    #[pymodule_export]
+    use crate::inbox::Inbox;
     #[pymodule_export]
     use crate::kit::Running;
     #[pymodule_export]

@@ -490,6 +490,40 @@ def test_a_blocked_event_loop_does_not_keep_an_app_from_closing(caplog: Any, mon
     assert running.end().value == "late"
 
 
+def test_calls_of_a_closed_app_fail() -> None:
+    async def late() -> None:
+        """Be late."""
+
+    client = tools(late).test_client()
+    client.close()
+    assert error(client.call("late")).message == "the app of this tool is closed"
+
+
+def test_a_function_is_cancelled_although_it_did_not_begin() -> None:
+    at_gate, gate = threading.Event(), threading.Event()
+
+    async def blocks() -> None:
+        """Hold the event loop."""
+        at_gate.set()
+        gate.wait(60)
+
+    async def waits(number: int) -> int:
+        """Wait, unless it is an even number."""
+        await asyncio.sleep(600 * (number % 2))
+        return number
+
+    client = tools(blocks, waits).test_client()
+    first = client.start("blocks")
+    assert at_gate.wait(60)
+    others = [client.start("waits", number=number) for number in range(3)]
+    others[1].cancel()
+    gate.set()
+    assert first.end().value == "Done"
+    assert [running.end().error is None for running in others] == [True, False, True]
+    client.close()
+    assert client._runner.running == {}
+
+
 def test_resources_are_made_once_and_closed_in_reverse() -> None:
     app, seen = App(), list[str]()
 

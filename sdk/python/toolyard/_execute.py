@@ -9,8 +9,8 @@ import logging
 import re
 import threading
 import time
-from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterator
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from ._bridge import Late, LoopThread
@@ -23,7 +23,7 @@ from .errors import Cancelled, ToolError
 from .resources import Lifespan
 
 if TYPE_CHECKING:
-    from ._native import Call, Table
+    from ._native import Call
     from ._process import Process
 
 _log = logging.getLogger("toolyard")
@@ -42,11 +42,11 @@ _CLOSE_S = 10.0
 _KINDS = ("tool_failed", "arguments_invalid", "model_retry", "needs_input", "rate_limited")
 
 
-def host(table: Table, tool: Tool, start: Callable[[Call, bytes], object]) -> None:
-    """Adds a tool to a table."""
+def host(tool: Tool, add: Callable[[str], None]) -> None:
+    """Adds a tool to a table by its declaration."""
     names = {name: _shared(name) for name in tool.about}
     try:
-        table.host(json.dumps(_declared(tool, names)), start)
+        add(json.dumps(_declared(tool, names)))
     except ValueError as error:
         text = str(error)
         for name, shared in names.items():
@@ -79,7 +79,7 @@ class Runner:
     """Executes the calls of an app's tools."""
 
     def __init__(self, app: App) -> None:
-        from ._native import Table
+        from ._native import Inbox, Table
 
         self.app = app
         self.thread = LoopThread("toolyard-tools")
@@ -88,22 +88,41 @@ class Runner:
         self.processes = Processes()
         self.lifespan = Lifespan(app.resources)
         self.table = Table()
-        #: Async functions that run. An event loop alone does not keep them alive.
-        self.tasks: set[asyncio.Task[None]] = set()
-        self._begun: deque[Callable[[], None]] = deque()
-        self._is_woken = False
+        #: The calls of async functions.
+        self.inbox = Inbox()
+        #: Async functions that run, by the keys of their calls. An event loop alone does not keep them alive.
+        self.running: dict[int, _Async] = {}
+        self._tools = list(app.tools.values())
         self._closed = threading.Event()
-        for tool in app.tools.values():
-            host(self.table, tool, self._starter(tool))
+        for number, tool in enumerate(self._tools):
+            if tool.kind.blocks:
+                host(tool, partial(self.table.host, start=self._starter(tool)))
+            else:
+                host(tool, partial(self.table.host_in_loop, inbox=self.inbox, tool=number))
 
     def open(self) -> None:
-        """Makes the resources."""
-        self.thread.run(self.lifespan.open())
+        """Makes the resources, and takes calls."""
+        self.thread.run(self._open())
         threading.Thread(target=self._watch, name="toolyard-watch", daemon=True).start()
+
+    async def _open(self) -> None:
+        await self.lifespan.open()
+        self.loop.add_reader(self.inbox.fileno(), self._take)
+
+    def _take(self) -> None:
+        """Begins the calls that came, and stops those that should stop."""
+        begun, stopping = self.inbox.take()
+        for key, tool, call, arguments in begun:
+            self.running[key] = _Async(self, self._tools[tool], call, arguments)
+            self.running[key].begin(key)
+        for key in stopping:
+            if key in self.running:
+                self.running[key].cancel(key)
 
     def close(self) -> None:
         """Ends functions that still run, closes the resources and ends the threads."""
         self._closed.set()
+        self.inbox.close()
         self.processes.end()
         try:
             self.thread.run(self._end_tasks(), _CLOSE_S)
@@ -116,32 +135,19 @@ class Runner:
 
     async def _end_tasks(self) -> None:
         """Lets functions clean up, before the resources that they use are closed."""
-        for task in self.tasks:
+        tasks = [execution.task for execution in self.running.values()]
+        for task in tasks:
             task.cancel()
-        if self.tasks:
-            await asyncio.wait(self.tasks, timeout=_CLEAN_UP_S)
+        if tasks:
+            await asyncio.wait(tasks, timeout=_CLEAN_UP_S)
 
-    def _starter(self, tool: Tool) -> Callable[[Call, bytes], Execution]:
-        make = _Blocking if tool.kind.blocks else _Async
-
-        def start(call: Call, arguments: bytes) -> Execution:
-            execution = make(self, tool, call, arguments)
-            execution.begin()
+    def _starter(self, tool: Tool) -> Callable[[Call, bytes], _Blocking]:
+        def start(call: Call, arguments: bytes) -> _Blocking:
+            execution = _Blocking(self, tool, call, arguments)
+            self.threads.submit(execution.run)
             return execution
 
         return start
-
-    def post(self, begin: Callable[[], None]) -> None:
-        """Runs a function in the event loop. Many are run for one wake-up, which costs a system call."""
-        self._begun.append(begin)
-        if not self._is_woken:
-            self._is_woken = True
-            self.loop.call_soon_threadsafe(self._begin)
-
-    def _begin(self) -> None:
-        self._is_woken = False
-        while self._begun:
-            self._begun.popleft()()
 
     def _watch(self) -> None:
         """Warns of functions that block the event loop. Leases are kept meanwhile, but other calls wait."""
@@ -178,14 +184,6 @@ class Execution:
         self.call = call
         self.raw = arguments
         self.context = Context(call, tool.kind.blocks)
-
-    def begin(self) -> None:
-        """Begins it, on any thread."""
-        raise NotImplementedError
-
-    def cancel(self) -> None:
-        """The call should stop. Called on any thread, at most once."""
-        raise NotImplementedError
 
     def arguments(self) -> dict[str, Any]:
         """The arguments of the function."""
@@ -239,36 +237,31 @@ def _clean(text: str) -> str:
 
 
 class _Async(Execution):
-    task: asyncio.Task[None] | None = None
-    is_cancelled = False
+    task: asyncio.Task[None]
 
-    def begin(self) -> None:
-        self.runner.post(self._begin)
+    def begin(self, key: int) -> None:
+        """Begins it, in the event loop."""
+        self.task = self.runner.loop.create_task(self._run(key))
 
-    def _begin(self) -> None:
-        self.task = self.runner.loop.create_task(self._run())
-        self.runner.tasks.add(self.task)
-        self.task.add_done_callback(self.runner.tasks.discard)
-        if self.is_cancelled:
-            self.task.cancel()
+    def cancel(self, key: int) -> None:
+        """The call should stop. Called in the event loop, at most once."""
+        self.task.cancel()
+        self.task.add_done_callback(lambda _: self._end_stopped(key))
+        self.runner.loop.call_later(_STUBBORN_S, self._report, time.monotonic())
 
-    def cancel(self) -> None:
-        self.is_cancelled = True
-        self.runner.loop.call_soon_threadsafe(self._cancel)
-
-    def _cancel(self) -> None:
-        if self.task is not None and not self.task.done():
-            self.task.cancel()
-            self.runner.loop.call_later(_STUBBORN_S, self._report, time.monotonic())
+    def _end_stopped(self, key: int) -> None:
+        # A function that had not begun when it was cancelled did not run at all. Any other has ended its call.
+        self.runner.running.pop(key, None)
+        self.fail(asyncio.CancelledError())
 
     def _report(self, since: float) -> None:
-        if self.task is not None and not self.task.done():
+        if not self.task.done():
             waited = time.monotonic() - since
             _log.warning(
                 "tool %s was cancelled %.0f s ago and still runs: let CancelledError pass", self.tool.name, waited
             )
 
-    async def _run(self) -> None:
+    async def _run(self, key: int) -> None:
         try:
             made = self.tool.function(**self.arguments())
             if self.tool.kind is Kind.ASYNC_STREAM:
@@ -280,6 +273,7 @@ class _Async(Execution):
             self.fail(error)
         else:
             self.complete(value)
+        self.runner.running.pop(key, None)
 
     async def _stream(self, pieces: AsyncIterator[Any]) -> Any:
         say = self.call.say
@@ -303,15 +297,14 @@ class _Async(Execution):
 
 
 class _Blocking(Execution):
-    def begin(self) -> None:
-        self.runner.threads.submit(self._run)
-
     def cancel(self) -> None:
+        """The call should stop. Called on any thread, at most once."""
         # A function that blocks looks at its context; a process is killed.
         if self.process is not None:
             self.process.kill()
 
-    def _run(self) -> None:
+    def run(self) -> None:
+        """Executes it, on a thread of its own."""
         try:
             self.context.check()
             if self.tool.process:

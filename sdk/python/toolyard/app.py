@@ -200,7 +200,7 @@ class App:
         from ._native import Table
 
         try:
-            host(Table(), tool, lambda call, arguments: None)
+            host(tool, lambda declaration: Table().host(declaration, lambda call, arguments: None))
         except ValueError as error:
             raise DefinitionError(str(error)) from None
         self.tools[tool.name] = tool

@@ -191,11 +191,14 @@ class Context:
         try:
             if self._call.say(kind, channel, payload):
                 return _SENT
+            if self._blocking:
+                self._call.say_blocking(kind, channel, payload)
+                return _SENT
         except RuntimeError as error:
             if self._call.cancelled:
                 raise Cancelled(str(error)) from None
             raise
-        return self._ready(pending(lambda done: self._call.say_later(kind, channel, payload, done)))
+        return pending(lambda done: self._call.say_later(kind, channel, payload, done))
 
     @overload
     def ask(self, question: str, *, timeout: float | None = None) -> Pending[Answer[str]]: ...

@@ -280,6 +280,14 @@ impl Context {
         self.send(Chunk::Progress(Progress { done, total, message: message.into() })).await
     }
 
+    /// Resolves when half of the room for output is free, or the attempt is over. A tool that tries to send without
+    /// waiting, because each wait is costly, waits here once for many pieces.
+    pub async fn room(&self) {
+        let output = &self.execution.output;
+        // The permits are given back at once.
+        drop(output.reserve_many(output.max_capacity().div_ceil(2)).await);
+    }
+
     /// Runs a future to its end from a tool that is not async: `context.block_on(context.text("…"))?`.
     ///
     /// # Panics

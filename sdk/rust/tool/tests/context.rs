@@ -3,6 +3,7 @@
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
+use futures::FutureExt as _;
 use serde::Deserialize;
 use serde_json::{Value, json};
 use toolyard_tool::interceptor::{LargeResult, ResultCache};
@@ -37,6 +38,15 @@ async fn greet(
 fn look_back(context: &Context) -> Result<usize, ToolError> {
     let failed = |past: &PastCall| matches!(past.outcome, PastOutcome::Failed { .. });
     Ok(context.history()?.iter().filter(|past| failed(past)).count())
+}
+
+/// Fills the room for output, waits for room once, and counts what it sends then without waiting.
+#[tool(read_only, streaming)]
+async fn pour(context: &Context) -> usize {
+    let sent = || tokio::task::unconstrained(context.text("x")).now_or_never().is_some();
+    while sent() {}
+    context.room().await;
+    std::iter::repeat_with(sent).take_while(|was_sent| *was_sent).count()
 }
 
 fn table() -> Table {
@@ -190,4 +200,11 @@ async fn a_conversation_is_read_from_the_context_or_from_a_file_that_is_none_of_
     assert_eq!(testkit::call_given(&table, "converse", json!({}), json!({})).await.answer(), "nothing");
     let bad = testkit::call_given(&table, "converse", json!({}), json!({ TOOL_CALL_CONVERSATION: ["s3cret"] })).await;
     assert!(!bad.error().contains("s3cret"), "{}", bad.error());
+}
+
+#[tokio::test]
+async fn a_tool_waits_once_for_the_room_of_many_pieces() {
+    let table = Table::new().host(Pour).expect("it can be hosted");
+    let sent: usize = testkit::call_in(&table, "pour", json!({})).await.answer().parse().expect("a number");
+    assert!(sent >= 128, "{sent} pieces were sent without waiting");
 }

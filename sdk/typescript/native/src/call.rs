@@ -123,12 +123,24 @@ impl NativeCall {
         }
     }
 
-    /// Sends at once if there is room; else with a promise for the room.
-    fn send<'env>(&self, env: &'env Env, mut sending: Sending) -> napi::Result<Option<PromiseRaw<'env, ()>>> {
-        match (&mut sending).now_or_never() {
-            Some(sent) => sent.map(|()| None).map_err(|error| thrown(&error)),
-            None => env.spawn_future(async move { sending.await.map_err(|error| thrown(&error)) }).map(Some),
+    /// Sends at once if there is room. If not, the promise resolves when it was sent and there is room for many more: a
+    /// tool that is faster than the broker does not wait for each piece.
+    fn send<'env>(
+        &self,
+        env: &'env Env,
+        sending: impl FnOnce(Arc<Context>) -> Sending,
+    ) -> napi::Result<Option<PromiseRaw<'env, ()>>> {
+        let context = self.context()?;
+        let mut sending = sending(Arc::clone(&context));
+        if let Some(sent) = (&mut sending).now_or_never() {
+            return sent.map(|()| None).map_err(|error| thrown(&error));
         }
+        let sent = async move {
+            sending.await.map_err(|error| thrown(&error))?;
+            context.room().await;
+            Ok(())
+        };
+        env.spawn_future(sent).map(Some)
     }
 }
 
@@ -192,8 +204,7 @@ impl NativeCall {
         channel: String,
         text: String,
     ) -> napi::Result<Option<PromiseRaw<'env, ()>>> {
-        let context = self.context()?;
-        self.send(env, Box::pin(async move { context.text_on(&channel, text).await }))
+        self.send(env, |context| Box::pin(async move { context.text_on(&channel, text).await }))
     }
 
     #[napi]
@@ -203,9 +214,8 @@ impl NativeCall {
         channel: String,
         json: String,
     ) -> napi::Result<Option<PromiseRaw<'env, ()>>> {
-        let context = self.context()?;
         let json: Box<RawValue> = RawValue::from_string(json).map_err(invalid)?;
-        self.send(env, Box::pin(async move { context.json_on(&channel, &json).await }))
+        self.send(env, |context| Box::pin(async move { context.json_on(&channel, &json).await }))
     }
 
     #[napi]
@@ -216,8 +226,8 @@ impl NativeCall {
         media_type: String,
         data: Uint8Array,
     ) -> napi::Result<Option<PromiseRaw<'env, ()>>> {
-        let (context, data) = (self.context()?, Bytes::copy_from_slice(&data));
-        self.send(env, Box::pin(async move { context.data_on(&channel, &media_type, data).await }))
+        let data = Bytes::copy_from_slice(&data);
+        self.send(env, |context| Box::pin(async move { context.data_on(&channel, &media_type, data).await }))
     }
 
     #[napi]
@@ -228,8 +238,7 @@ impl NativeCall {
         total: Option<f64>,
         message: String,
     ) -> napi::Result<Option<PromiseRaw<'env, ()>>> {
-        let context = self.context()?;
-        self.send(env, Box::pin(async move { context.progress(done, total, message).await }))
+        self.send(env, |context| Box::pin(async move { context.progress(done, total, message).await }))
     }
 
     /// Whether the call should stop. Asking is an acknowledgement.

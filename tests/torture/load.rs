@@ -15,6 +15,7 @@ use tokio::time::Instant;
 use tonic::{Code, Status};
 
 use crate::check::{self, Answer, Asking, Broken, Effect, Evidence, Violation};
+use crate::language::Language;
 use crate::plan::{LONG, Plan, When, Work};
 use crate::replicas::{Messages, Next, Replicas, passes};
 use crate::seed::Seed;
@@ -39,6 +40,8 @@ pub(crate) struct Load {
     pub(crate) door: Replicas,
     /// The file in which tools record their effects.
     pub(crate) effects: PathBuf,
+    /// In which tools are called.
+    pub(crate) languages: Vec<Language>,
 }
 
 /// The outcome of a run, for the report.
@@ -62,7 +65,7 @@ pub(crate) struct Outcome {
     /// How long a reader took that came after the end, until it had all.
     pub(crate) read_again_ms: Option<u64>,
     /// Name of the work, how it ended.
-    pub(crate) ends: Vec<(&'static str, String)>,
+    pub(crate) ends: Vec<(String, String)>,
     /// Further runs that came of this one: why, and how they ended.
     pub(crate) further: Vec<(&'static str, String)>,
     /// When a run that is not to be stored ended, by the broker's clock.
@@ -422,7 +425,7 @@ impl Drive {
             self.outcome.attempts += told.map_or(0, |told| told.started.len());
             let end =
                 told.and_then(|told| told.ended.as_ref()).map_or_else(|| "not ended".to_owned(), |(_, end)| name(end));
-            self.outcome.ends.push((call.work.name(), end));
+            self.outcome.ends.push((call.name(), end));
         }
         self.outcome.cancelled_ms = self.cancel_sent.map(|sent| self.outcome.seen_at.saturating_sub(sent));
     }

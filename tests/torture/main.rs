@@ -3,6 +3,7 @@
 
 mod brokers;
 mod check;
+mod language;
 mod late;
 mod load;
 mod plan;
@@ -14,6 +15,7 @@ mod seed;
 mod world;
 
 use std::io::Write as _;
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
@@ -26,6 +28,7 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use crate::check::{Broken, Violation};
+use crate::language::{Language, Package};
 use crate::load::{Load, Outcome, drive};
 use crate::plan::Plan;
 use crate::report::Tally;
@@ -75,7 +78,13 @@ struct Arguments {
     coordinators: usize,
     #[arg(long, default_value_t = 4)]
     workers: usize,
-    /// The targets of faults.
+    /// Workers in Python too: the interpreter of an environment in which the package `toolyard` is installed.
+    #[arg(long, value_name = "INTERPRETER")]
+    python: Option<PathBuf>,
+    /// Workers in Node too: the folder of the npm package, which is built.
+    #[arg(long, value_name = "PACKAGE")]
+    node: Option<PathBuf>,
+    /// The targets of faults. Workers of every language are workers.
     #[arg(
         long,
         value_delimiter = ',',
@@ -91,6 +100,14 @@ struct Arguments {
     /// Print the planned faults, and do nothing.
     #[arg(long)]
     schedule: bool,
+}
+
+impl Arguments {
+    fn packages(&self) -> anyhow::Result<Vec<Package>> {
+        let python = self.python.as_deref().map(Package::python);
+        let node = self.node.as_deref().map(Package::node);
+        python.into_iter().chain(node).collect()
+    }
 }
 
 fn main() -> anyhow::Result<ExitCode> {
@@ -115,12 +132,18 @@ fn print_schedule(arguments: &Arguments) -> anyhow::Result<ExitCode> {
 
 async fn torture(arguments: &Arguments) -> anyhow::Result<ExitCode> {
     let folder = tempfile::Builder::new().prefix("torture-").tempdir()?;
-    let size = Size { brokers: arguments.brokers, coordinators: arguments.coordinators, workers: arguments.workers };
-    let world = Arc::new(World::start(&size, folder.path()).await?);
+    let packages = arguments.packages()?;
+    let languages: Vec<Language> =
+        std::iter::once(Language::Rust).chain(packages.iter().map(|package| package.language)).collect();
+    let Arguments { brokers, coordinators, workers, .. } = *arguments;
+    let world = Arc::new(World::start(&Size { brokers, coordinators, workers, packages }, folder.path()).await?);
     let door = replicas::Replicas::new(&world.doors())?;
-    let load = Arc::new(Load { door, effects: folder.path().join("effects") });
+    let load = Arc::new(Load { door, effects: folder.path().join("effects"), languages });
     for address in world.addresses() {
-        harness::Client::connect(*address).await.wait_for_tool("echo").await;
+        for language in &load.languages {
+            let client = harness::Client::connect(*address).await;
+            client.wait_for_tool(&format!("{}echo", language.prefix())).await;
+        }
     }
     let mut tally = Tally::of(arguments.coordinators);
     calm(&load, arguments, &mut tally).await;
@@ -191,7 +214,7 @@ async fn storm(world: &Arc<World>, load: &Arc<Load>, arguments: &Arguments, tall
     drop(sender);
 
     let began = Instant::now();
-    let mut flight = Flight::new(arguments, &seed, began);
+    let mut flight = Flight::new(arguments, &seed, began, load.languages.clone());
     let mut runs: JoinSet<Outcome> = JoinSet::new();
     let mut progress = tokio::time::interval(PROGRESS);
     while !flight.is_over() || !runs.is_empty() {
@@ -234,14 +257,16 @@ struct Flight {
     number: u64,
     began: Instant,
     lasts: Duration,
+    languages: Vec<Language>,
     permits: Arc<Semaphore>,
 }
 
 impl Flight {
-    fn new(arguments: &Arguments, seed: &Seed, began: Instant) -> Self {
+    fn new(arguments: &Arguments, seed: &Seed, began: Instant, languages: Vec<Language>) -> Self {
         let lasts_s = arguments.duration.unwrap_or((arguments.calls / CALLS_PER_S).max(STORM_S_MIN));
         let (lasts, permits) = (Duration::from_secs(lasts_s), Arc::new(Semaphore::new(arguments.in_flight)));
-        Self { seed: seed.clone(), calls: arguments.calls, asked: 0, number: 0, began, lasts, permits }
+        let calls = arguments.calls;
+        Self { seed: seed.clone(), calls, asked: 0, number: 0, began, lasts, languages, permits }
     }
 
     fn is_over(&self) -> bool {
@@ -254,7 +279,7 @@ impl Flight {
         let due = self.began + self.lasts.mul_f64(self.asked as f64 / self.calls as f64);
         tokio::time::sleep_until(due).await;
         let permit = Arc::clone(&self.permits).acquire_owned().await?;
-        let plan = Plan::new(&self.seed, self.number);
+        let plan = Plan::new(&self.seed, self.number).spread(&self.languages);
         self.number += 1;
         self.asked += u64::try_from(plan.calls.len()).unwrap_or(1);
         Ok((plan, permit))

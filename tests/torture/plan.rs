@@ -6,11 +6,15 @@ use std::time::Duration;
 use proto::v1::{self, FloorPolicy};
 use serde_json::json;
 
+use crate::language::Language;
 use crate::seed::Seed;
 
 /// Time enough for every attempt of a call to be lost with its worker, each noticed only by its lapsed lease, while the
 /// broker stands still most of the time.
 pub(crate) const LONG: Duration = Duration::from_secs(600);
+
+/// The languages of the calls are drawn from a seed of their own.
+const LANGUAGES: u64 = 1 << 40;
 
 #[derive(Debug, Clone)]
 pub(crate) struct Plan {
@@ -46,6 +50,8 @@ pub(crate) struct PlannedCall {
     pub(crate) work: Work,
     /// Short ones are there to be missed.
     pub(crate) timeout: Option<Duration>,
+    /// Of its tool.
+    pub(crate) language: Language,
 }
 
 /// The behaviour of a call, which determines its possible ends.
@@ -143,10 +149,19 @@ impl Plan {
         }
     }
 
+    /// Gives each call one of these languages, if its work can be done in all. The rest of the plan stays as it was.
+    pub(crate) fn spread(mut self, languages: &[Language]) -> Self {
+        let mut seed = self.seed.of(LANGUAGES);
+        for call in self.calls.iter_mut().filter(|call| call.work.is_in_every_language()) {
+            call.language = languages.get(seed.index(languages.len())).copied().unwrap_or(Language::Rust);
+        }
+        self
+    }
+
     /// A streaming call that is cancelled as soon as it speaks: what a quiet phase measures.
     pub(crate) fn to_cancel(seed: &Seed, number: u64) -> Self {
         let work = Work::Count { pieces: 1_000, every_ms: 20 };
-        let calls = vec![PlannedCall { work, timeout: None }];
+        let calls = vec![PlannedCall { work, timeout: None, language: Language::Rust }];
         let cancel = Some(Cancel { call: None, when: When::FirstOutput });
         let (breaks_after, late_after, policy) = (None, Duration::ZERO, FloorPolicy::Arrival);
         Self { calls, policy, cancel, breaks_after, late_after, ..Self::new(seed, number) }
@@ -200,7 +215,8 @@ impl Plan {
                 Work::BadArguments => ("echo", json!({ "text": 7 })),
             };
             let timeout = call.timeout.map(proto::convert::duration);
-            v1::NewCall { timeout, ..harness::call(&Self::call_id(index), tool, arguments) }
+            let tool = format!("{}{tool}", call.language.prefix());
+            v1::NewCall { timeout, ..harness::call(&Self::call_id(index), &tool, arguments) }
         });
         calls.collect()
     }
@@ -224,7 +240,7 @@ impl PlannedCall {
             (1, Work::UnknownTool),
             (1, Work::BadArguments),
         ];
-        Self { work: seed.weighted(&works).unwrap_or(Work::Echo), timeout: None }
+        Self { work: seed.weighted(&works).unwrap_or(Work::Echo), timeout: None, language: Language::Rust }
     }
 
     fn that_misses_its_deadline(seed: &mut Seed) -> Self {
@@ -235,7 +251,13 @@ impl PlannedCall {
             (20, Work::Ask { answer_after: None }),
             (25, Work::Ask { answer_after: Some(timeout + seed.ms(50..3_000)) }),
         ];
-        Self { work: seed.weighted(&works).unwrap_or(Work::Echo), timeout: Some(timeout) }
+        let work = seed.weighted(&works).unwrap_or(Work::Echo);
+        Self { work, timeout: Some(timeout), language: Language::Rust }
+    }
+
+    /// For the report.
+    pub(crate) fn name(&self) -> String {
+        format!("{}{}", self.language.prefix().replace('_', " "), self.work.name())
     }
 
     /// Its answer is meant to come in time, or no answer is.
@@ -285,6 +307,21 @@ impl Work {
         }
     }
 
+    /// Client calls have no worker, an unknown tool has none, and a panic is one of Rust.
+    fn is_in_every_language(&self) -> bool {
+        match self {
+            Self::Echo
+            | Self::Sleep { .. }
+            | Self::Count { .. }
+            | Self::Speech { .. }
+            | Self::Flaky { .. }
+            | Self::Hopeless
+            | Self::Write { .. }
+            | Self::BadArguments => true,
+            Self::Ask { .. } | Self::Panic | Self::UnknownTool => false,
+        }
+    }
+
     pub(crate) fn name(&self) -> &'static str {
         match self {
             Self::Echo => "echo",
@@ -330,5 +367,21 @@ mod tests {
             assert!(plans.iter().any(|plan| is_wanted(&plan)), "{has_request_id} {is_kept}");
         }
         assert!(plans.iter().any(|plan| plan.redrives));
+    }
+
+    #[test]
+    fn calls_are_spread_over_the_languages_and_stay_the_same_otherwise() {
+        let languages = [Language::Rust, Language::Python, Language::Node];
+        let plans: Vec<Plan> = (0..200).map(|number| Plan::new(&Seed::new(1), number)).collect();
+        let spread: Vec<Plan> = plans.iter().map(|plan| plan.clone().spread(&languages)).collect();
+        let calls = || spread.iter().flat_map(|plan| &plan.calls);
+        for language in languages {
+            assert!(calls().filter(|call| call.language == language).count() > 50, "{language:?}");
+        }
+        assert!(calls().all(|call| call.language == Language::Rust || call.work.is_in_every_language()));
+        for (before, mut after) in plans.into_iter().zip(spread) {
+            after.calls.iter_mut().for_each(|call| call.language = Language::Rust);
+            assert_eq!(format!("{before:?}"), format!("{after:?}"));
+        }
     }
 }

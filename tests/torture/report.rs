@@ -37,7 +37,7 @@ pub(crate) struct Tally {
     not_found: u64,
     stale: u64,
     attempts: usize,
-    ends: BTreeMap<(&'static str, String), u64>,
+    ends: BTreeMap<(String, String), u64>,
     pub(crate) faults: Vec<Struck>,
     late: Vec<Late>,
     /// Of each run: its shard, through which replica it was opened, and when that was asked for and confirmed.
@@ -264,7 +264,7 @@ impl Tally {
     fn write_table(&self, text: &mut String) -> std::fmt::Result {
         writeln!(text, "{} calls in {} runs, {:.0} calls/s in the storm", self.calls, self.runs, self.calls_per_s())?;
         for ((work, end), count) in &self.ends {
-            writeln!(text, "  {work:<16} {end:<24} {count:>8}")?;
+            writeln!(text, "  {work:<22} {end:<24} {count:>8}")?;
         }
         writeln!(text, "attempts {}", self.attempts)?;
         writeln!(text, "requests that were not confirmed")?;

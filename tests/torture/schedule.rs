@@ -11,7 +11,12 @@ use crate::seed::Seed;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, clap::ValueEnum)]
 pub(crate) enum Part {
+    /// A worker of any language, as a target. As a part that was struck, one in Rust.
     Worker,
+    #[value(skip)]
+    PythonWorker,
+    #[value(skip)]
+    NodeWorker,
     Coordinator,
     Broker,
     Store,

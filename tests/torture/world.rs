@@ -13,6 +13,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::brokers::Brokers;
 use crate::check::{Broken, Violation};
+use crate::language::{Language, Package};
 use crate::process::{Launch, Process, memory_kib};
 use crate::schedule::{Blow, Fault, Lane, Part};
 
@@ -21,6 +22,8 @@ pub(crate) const POOL: &str = "main";
 const SLOTS: u32 = 384;
 /// How long a worker that is told to stop lets its calls end before it gives them back.
 const DRAIN_S: u64 = 2;
+/// Workers of each package.
+const PACKAGE_WORKERS: usize = 2;
 /// How long after its end a run is erased that is not to be stored; the default of the product.
 pub(crate) const ERASE_AFTER: Duration = Duration::from_secs(60);
 /// How long a part may take to come back; with a broker that is down meanwhile.
@@ -77,6 +80,8 @@ pub(crate) struct Size {
     pub(crate) brokers: usize,
     pub(crate) coordinators: usize,
     pub(crate) workers: usize,
+    /// Each has some more workers.
+    pub(crate) packages: Vec<Package>,
 }
 
 impl World {
@@ -85,17 +90,18 @@ impl World {
         let fixture = fixture()?;
         let brokers = Brokers::start(size.brokers).await?;
         let store = local::Store::start(|line| eprintln!("{line}")).await?;
-        let slot = |part, index: usize, links: Vec<Proxy>, arguments: Vec<String>| {
+        let slot = |part, index: usize, links: Vec<Proxy>, (program, arguments): (PathBuf, Vec<String>)| {
             let log = folder.join(format!("{part:?}-{index}.log").to_lowercase());
             let filter = std::env::var("TOOLYARD_LOG").unwrap_or_else(|_| "info".to_owned());
             let durability = brokers.durability().to_owned();
-            let environment = vec![
+            let mut environment = Package::environment();
+            environment.extend([
                 ("TOOLYARD_REDIS_URL", store.url()),
                 ("TOOLYARD_LOG", filter),
                 ("TOOLYARD_DURABILITY", durability),
                 ("TOOLYARD_ERASE_AFTER", ERASE_AFTER.as_secs().to_string()),
-            ];
-            let launch = Launch { program: fixture.clone(), arguments, environment, log };
+            ]);
+            let launch = Launch { program, arguments, environment, log };
             Slot { part, index, launch, links, process: Mutex::new(None) }
         };
         let addresses = free_addresses(size.coordinators)?;
@@ -103,14 +109,20 @@ impl World {
         for (index, address) in addresses.iter().enumerate() {
             let (links, url) = links(&brokers).await?;
             let arguments = vec!["coordinator".to_owned(), url, address.to_string()];
-            coordinators.push(slot(Part::Coordinator, index, links, arguments));
+            coordinators.push(slot(Part::Coordinator, index, links, (fixture.clone(), arguments)));
             doors.push(Proxy::to(*address).await?);
         }
         for index in 0..size.workers {
             let (links, url) = links(&brokers).await?;
             let (slots, drain) = (SLOTS.to_string(), DRAIN_S.to_string());
             let arguments = vec!["worker".to_owned(), url, POOL.to_owned(), slots, drain];
-            workers.push(slot(Part::Worker, index, links, arguments));
+            workers.push(slot(Language::Rust.part(), index, links, (fixture.clone(), arguments)));
+        }
+        for package in &size.packages {
+            for index in 0..PACKAGE_WORKERS {
+                let (links, url) = links(&brokers).await?;
+                workers.push(slot(package.language.part(), index, links, package.command(&url, SLOTS, DRAIN_S)));
+            }
         }
         let (brokers, store) = (Mutex::new(brokers), Mutex::new(store));
         let world = Self { folder: folder.to_owned(), brokers, store, coordinators, workers, addresses, doors };
@@ -143,8 +155,8 @@ impl World {
             }
             let from = ::nats::now().0;
             let word = match self.strike(&fault, &words).await {
-                Ok(index) => {
-                    let (part, blow) = (fault.part, fault.blow);
+                Ok((part, index)) => {
+                    let blow = fault.blow;
                     Word::Struck(Struck { part, blow, index, from, until: ::nats::now().0 })
                 }
                 Err(error) => {
@@ -158,12 +170,14 @@ impl World {
         }
     }
 
-    /// Strikes, waits, and brings it back. Says which one was struck.
-    async fn strike(&self, fault: &Fault, words: &mpsc::Sender<Word>) -> anyhow::Result<usize> {
-        match fault.part {
-            Part::Worker => strike_slot(&self.workers, fault, words).await,
-            Part::Coordinator => strike_slot(&self.coordinators, fault, words).await,
-            Part::Broker => self.brokers.lock().await.strike(fault.blow, fault.pick, fault.lasts).await,
+    /// Strikes, waits, and brings it back. Returns what was struck.
+    async fn strike(&self, fault: &Fault, words: &mpsc::Sender<Word>) -> anyhow::Result<(Part, usize)> {
+        let index = match fault.part {
+            Part::Worker | Part::PythonWorker | Part::NodeWorker => {
+                return strike_slot(&self.workers, fault, words).await;
+            }
+            Part::Coordinator => return strike_slot(&self.coordinators, fault, words).await,
+            Part::Broker => self.brokers.lock().await.strike(fault.blow, fault.pick, fault.lasts).await?,
             Part::Store => {
                 let mut store = self.store.lock().await;
                 if fault.blow == Blow::Flush {
@@ -173,16 +187,17 @@ impl World {
                     tokio::time::sleep(fault.lasts).await;
                     store.restart().await.context("the store does not come back")?;
                 }
-                Ok(0)
+                0
             }
-            Part::CoordinatorLink => Ok(strike_link(&self.coordinators, fault).await),
-            Part::WorkerLink => Ok(strike_link(&self.workers, fault).await),
+            Part::CoordinatorLink => strike_link(&self.coordinators, fault).await,
+            Part::WorkerLink => strike_link(&self.workers, fault).await,
             Part::ClientLink => {
                 let index = fault.pick % self.doors.len().max(1);
                 hold(self.doors.get(index..=index).unwrap_or_default(), fault).await;
-                Ok(index)
+                index
             }
-        }
+        };
+        Ok((fault.part, index))
     }
 
     /// Restarts processes that ended without a fault.
@@ -221,17 +236,28 @@ impl World {
 
     /// The memory of each kind of process: the most that one of them holds, in KiB.
     pub(crate) async fn memory_kib(&self) -> Vec<(&'static str, u64)> {
-        let mut held = vec![("coordinator", 0), ("worker", 0), ("broker", 0)];
+        let mut held = std::collections::BTreeMap::new();
         for slot in self.slots() {
             let Ok(process) = slot.process.try_lock() else { continue };
             let Some((_, most)) = process.as_ref().and_then(Process::pid).and_then(memory_kib) else { continue };
-            let kind = usize::from(slot.part == Part::Worker);
-            held[kind].1 = most.max(held[kind].1);
+            let kind = match slot.part {
+                Part::Worker => "worker",
+                Part::PythonWorker => "worker in Python",
+                Part::NodeWorker => "worker in Node",
+                Part::Coordinator
+                | Part::Broker
+                | Part::Store
+                | Part::CoordinatorLink
+                | Part::WorkerLink
+                | Part::ClientLink => "coordinator",
+            };
+            let held: &mut u64 = held.entry(kind).or_default();
+            *held = most.max(*held);
         }
         if let Ok(brokers) = self.brokers.try_lock() {
-            held[2].1 = brokers.memory_kib().unwrap_or_default();
+            held.insert("broker", brokers.memory_kib().unwrap_or_default());
         }
-        held
+        held.into_iter().collect()
     }
 
     /// The end of the world.
@@ -246,7 +272,7 @@ impl World {
     }
 }
 
-async fn strike_slot(slots: &[Slot], fault: &Fault, words: &mpsc::Sender<Word>) -> anyhow::Result<usize> {
+async fn strike_slot(slots: &[Slot], fault: &Fault, words: &mpsc::Sender<Word>) -> anyhow::Result<(Part, usize)> {
     // Another lane may have its hands on the one that was picked: then it is the next one's turn.
     let start = fault.pick % slots.len().max(1);
     let free = (start..start + slots.len()).find_map(|at| {
@@ -260,7 +286,7 @@ async fn strike_slot(slots: &[Slot], fault: &Fault, words: &mpsc::Sender<Word>) 
             victim.signal(Signal::STOP)?;
             tokio::time::sleep(fault.lasts).await;
             victim.signal(Signal::CONT)?;
-            return Ok(slot.index);
+            return Ok((slot.part, slot.index));
         }
         Blow::Terminate => {
             let ended = victim.terminate().await?;
@@ -276,7 +302,7 @@ async fn strike_slot(slots: &[Slot], fault: &Fault, words: &mpsc::Sender<Word>) 
     }
     tokio::time::sleep(fault.lasts).await;
     *process = Some(come_back(slot).await?);
-    Ok(slot.index)
+    Ok((slot.part, slot.index))
 }
 
 async fn strike_link(slots: &[Slot], fault: &Fault) -> usize {

@@ -7,6 +7,7 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal, Optional
@@ -150,13 +151,31 @@ def test_a_parameter_without_a_schema_is_named_when_the_module_is_loaded() -> No
     def spread(*parts: int) -> None:
         """Something."""
 
-    def unknown(a: Nowhere) -> None:  # type: ignore[name-defined]  # noqa: F821
+    def unknown(a: int, b: Nowhere) -> None:  # type: ignore[name-defined]  # noqa: F821
+        """Something."""
+
+    def unknown_result(a: int) -> Nowhere:  # type: ignore[name-defined]  # noqa: F821
+        """Something."""
+
+    def inside(parts: list[threading_lock]) -> None:
+        """Something."""
+
+    def callback(done: Callable[[int], None]) -> None:
+        """Something."""
+
+    def hidden_odd(user: Annotated[threading_lock, Given()]) -> None:
         """Something."""
 
     assert refused(no_type) == "tool no_type: the parameter a has no type: annotate it"
     assert "tool no_schema: the parameter odd has no JSON Schema" in refused(no_schema)
     assert "spread: the parameter parts has no name" in refused(spread)
-    assert "Nowhere" in refused(unknown)
+    unreadable = "cannot be read: name 'Nowhere' is not defined"
+    assert refused(unknown) == f"tool unknown: the type of the parameter b {unreadable}"
+    assert refused(unknown_result) == f"tool unknown_result: the type of its result {unreadable}"
+    named = {inside: "parts", callback: "done", hidden_odd: "user"}
+    for function, parameter in named.items():
+        assert f"tool {function.__name__}: the parameter {parameter} has no JSON Schema" in refused(function)
+    assert "its parameters are unknown, so write a function" in refused(max)
 
 
 class threading_lock:  # noqa: N801

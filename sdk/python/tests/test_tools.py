@@ -73,6 +73,18 @@ class Odd(Exception):
     __repr__ = __str__
 
 
+class Leaves(Exception):
+    """Its text ends the thread that asks for it."""
+
+    def __str__(self) -> str:
+        raise SystemExit(3)
+
+
+class Textless(Exception):
+    def __str__(self) -> str:
+        return 7  # type: ignore[return-value]
+
+
 def error(called: Called) -> CallError:
     assert called.error is not None
     return called.error
@@ -152,11 +164,46 @@ def test_a_result_whose_conversion_fails_oddly_fails_the_call(monkeypatch: Any) 
     def give() -> None:
         """Give."""
 
-    def refuse(value: Any) -> Any:
-        raise Odd
+    client = tools(give).test_client()
+    for odd in (Odd, Leaves, SystemExit):
 
-    monkeypatch.setattr("toolyard._execute.to_parts", refuse)
-    assert error(tools(give).test_client().call("give")).message.endswith("cannot be converted: Odd")
+        def refuse(value: Any, odd: Any = odd) -> Any:
+            raise odd
+
+        monkeypatch.setattr("toolyard._execute.to_parts", refuse)
+        assert error(client.call("give")).message.endswith(f"cannot be converted: {odd.__name__}")
+
+
+def test_what_is_not_json_fails_the_call_where_it_is_yielded_or_given_as_state() -> None:
+    loop: list[Any] = []
+    loop.append(loop)
+
+    async def yields() -> AsyncIterator[Any]:
+        """Yield."""
+        yield "before"
+        yield object()
+
+    def blocks() -> Iterator[Any]:
+        """Yield."""
+        yield "before"
+        yield {"circle": loop}
+
+    async def remembers() -> Result:
+        """Remember."""
+        return Result("fine", {"state": object()})
+
+    def surrogates() -> str:
+        """Return a text that is not Unicode, as the name of a file may be."""
+        return "caf\udce9"
+
+    client = tools(yields, blocks, remembers, surrogates).test_client()
+    for name in ("yields", "blocks"):
+        called = client.call(name)
+        assert (called.text, error(called).kind) == ("before", "TOOL_FAILED")
+    assert "a value of the type object is not JSON" in error(client.call("yields")).message
+    assert "Circular reference" in error(client.call("blocks")).message
+    assert "the result of remembers cannot be converted" in error(client.call("remembers")).message
+    assert "the result of surrogates cannot be converted" in error(client.call("surrogates")).message
 
 
 def test_state_is_for_the_caller_and_not_for_the_model() -> None:
@@ -179,6 +226,8 @@ def test_state_is_for_the_caller_and_not_for_the_model() -> None:
         (BadInput("/a/0", "too old"), "ARGUMENTS_INVALID", "at /a/0: too old", False),
         (ValueError("boom"), "TOOL_FAILED", "ValueError: boom", False),
         (Odd(), "TOOL_FAILED", "Odd", False),
+        (Leaves(), "TOOL_FAILED", "Leaves", False),
+        (Textless(), "TOOL_FAILED", "Textless", False),
         (SystemExit(3), "TOOL_FAILED", "SystemExit: 3", False),
         (ValueError("no name: caf\udce9"), "TOOL_FAILED", "ValueError: no name: caf?", False),
         (BadInput("/name", "caf\udce9"), "ARGUMENTS_INVALID", "at /name: caf?", False),
@@ -199,11 +248,13 @@ def test_exceptions_become_errors(
         raise raised
 
     function = fails_async if is_async else fails
-    failed = error(tools(function).test_client().call(function.__name__))
+    client = tools(function).test_client()
+    failed = error(client.call(function.__name__))
     assert (failed.kind, failed.retryable) == (kind, retryable)
     assert message in failed.message
     if isinstance(raised, RateLimited):
         assert failed.retry_after == 3
+    assert error(client.call(function.__name__)).kind == kind, "the next call is executed as well"
 
 
 def test_generators_stream_what_they_yield() -> None:
@@ -314,8 +365,18 @@ def test_a_generator_that_never_yields_is_done() -> None:
         if False:
             yield ""
 
-    called = tools(nothing).test_client().call("nothing")
-    assert (called.output, called.value) == ([], "Done")
+    def nothing_blocking() -> Iterator[str]:
+        """Nothing."""
+        yield from ()
+
+    def only_returns() -> Generator[str, None, int]:
+        """Return."""
+        yield from ()
+        return 7
+
+    client = tools(nothing, nothing_blocking, only_returns).test_client()
+    called = [client.call(name) for name in ("nothing", "nothing_blocking", "only_returns")]
+    assert [(call.output, call.value) for call in called] == [([], "Done"), ([], "Done"), ([], 7)]
 
 
 def test_the_context_tells_of_the_call() -> None:

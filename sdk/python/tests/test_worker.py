@@ -8,6 +8,7 @@ import os
 import signal
 import socket
 import urllib.request
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -18,7 +19,7 @@ from toolyard import CallEnded, Other, Output, Withdrawn
 from toolyard.worker import Settings
 
 APP = """
-    import asyncio, os, pathlib, time
+    import asyncio, ctypes, os, pathlib, time
     from toolyard import App, Context, Retry
 
     app = App("{pool}")
@@ -69,6 +70,23 @@ APP = """
         "Sleeps."
         yield "begun"
         time.sleep(600)
+
+    @app.tool(name="{pool}_stubborn", concurrency=1)
+    async def stubborn(ctx: Context) -> str:
+        "Swallows its cancellation until it may end."
+        await ctx.send("begun")
+        while not (here / "gate").exists():
+            try:
+                await asyncio.sleep(0.02)
+            except asyncio.CancelledError:
+                continue
+        return "late"
+
+    @app.tool(name="{pool}_blocks", read_only=True)
+    async def blocks(seconds: int, holds_lock: bool):
+        "Blocks the event loop, and holds the interpreter's lock if it is to, as native code may."
+        yield "begun"
+        ctypes.PyDLL(None).sleep(seconds) if holds_lock else time.sleep(seconds)
 
     together, all_here = 0, asyncio.Event()
 
@@ -161,6 +179,34 @@ def test_a_thousand_calls_run_at_once_in_one_process(host: Host, yard: Yard) -> 
     assert [text for result in results for text in texts(result)] == ["met"] * 1000
 
 
+# Longer than a worker may be silent.
+BLOCKED_S = 10
+
+
+@pytest.mark.parametrize("holds_lock", [False, True])
+def test_a_function_that_blocks_keeps_its_call_and_those_beside_it(
+    host: Host, client: toolyard.Client, holds_lock: bool
+) -> None:
+    pool = f"blocked{int(holds_lock)}"
+    worker = host(APP.format(pool=pool), "--slots", "32")
+    names, said, beside = [], [], []
+    running = client.turn(turn((f"{pool}_blocks", {"seconds": BLOCKED_S, "holds_lock": holds_lock})))
+    with ThreadPoolExecutor(16) as threads:
+        for event in running:
+            if isinstance(event, Output):
+                said.append(event.text)
+                beside = [threads.submit(client.call, f"{pool}_add", a=a) for a in range(16)]
+            elif isinstance(event, Other):
+                names.append(event.name)
+    assert said == ["begun"]
+    assert names.count("attempt_started") == 1
+    assert [call.result().value for call in beside] == list(range(1, 17))
+    if not holds_lock:
+        log = worker.log.read_text()
+        assert "the event loop of tools is blocked" in log
+        assert "in blocks" in log
+
+
 def test_cancellation_reaches_the_function_before_the_call_ends(
     host: Host, client: toolyard.Client, tmp_path: Path
 ) -> None:
@@ -177,6 +223,25 @@ def test_cancellation_reaches_the_function_before_the_call_ends(
             names.append(event.name)
     cancel = ["cancel_requested", "cancel_delivered", "cancel_acknowledged"]
     assert [name for name in names if name.startswith("cancel_")] == cancel
+
+
+def test_a_function_that_swallows_its_cancellation_keeps_its_call_until_it_ends(
+    host: Host, client: toolyard.Client, tmp_path: Path
+) -> None:
+    worker = host(APP.format(pool="stubborn"))
+    running = client.turn(turn(("stubborn_stubborn", {})))
+    for event in running:
+        if isinstance(event, Output):
+            running.cancel("enough")
+            while "tool stubborn_stubborn was cancelled" not in worker.log.read_text():
+                pass
+            [call] = client.run(running.run_id or "")["calls"]
+            assert call["state"] == "CALL_STATE_RUNNING"
+            (tmp_path / "gate").touch()
+    [end] = running.result().results
+    assert end.state == "cancelled"
+    [call] = client.run(running.run_id or "")["calls"]
+    assert call["outcome"]["stopped"] == "STOPPED_CONFIRMED"
 
 
 def test_a_worker_that_is_told_to_stop_lets_its_calls_end(host: Host, client: toolyard.Client, tmp_path: Path) -> None:

@@ -193,7 +193,7 @@ class Execution:
         """The function returned."""
         try:
             self.call.complete(*to_parts(value))
-        except Exception as error:
+        except BaseException as error:
             self.fail(TypeError(f"the result of {self.tool.name} cannot be converted: {_text(error)}"))
 
     def fail(self, error: BaseException) -> None:
@@ -214,7 +214,8 @@ def fail(call: Call, tool: str, error: BaseException) -> None:
             return
         _log.warning("tool %s failed", tool, exc_info=error)
         call.fail("tool_failed", _text(error), (False, None), [])
-    except Exception as unfit:
+    except BaseException as unfit:
+        # Also `sys.exit` in the text of an exception, which would end the event loop.
         _log.warning("the error of tool %s cannot be passed on as it is: %s", tool, _text(unfit))
         call.fail("tool_failed", _text(error), (False, None), [])
 
@@ -224,7 +225,7 @@ def _text(error: BaseException) -> str:
     kind = type(error).__name__
     try:
         text = str(error)
-    except Exception:
+    except BaseException:
         return kind
     if isinstance(error, ToolError):
         return _clean(text)

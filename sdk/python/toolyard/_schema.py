@@ -107,12 +107,16 @@ def read_function(
     try:
         hints = typing.get_type_hints(plain, localns=dict(names), include_extras=True)
     except Exception as error:
-        raise DefinitionError(f"tool {name}: its annotations cannot be read: {error}") from error
+        raise DefinitionError(f"tool {name}: {_unreadable(plain, names)} cannot be read: {error}") from error
+    try:
+        parameters_of = inspect.signature(function).parameters
+    except ValueError as error:
+        raise DefinitionError(f"tool {name}: its parameters are unknown, so write a function: {error}") from error
     text, described = _docstring(plain)
     fields: dict[str, Any] = {}
     parameters: list[str] = []
     signature = Signature(name, pydantic.BaseModel, parameters, description=description or text)
-    for parameter in inspect.signature(function).parameters.values():
+    for parameter in parameters_of.values():
         if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD, parameter.POSITIONAL_ONLY):
             raise DefinitionError(f"tool {name}: the parameter {parameter.name} has no name for a model: give it one")
         if parameter.name not in hints:
@@ -147,7 +151,7 @@ def _is_hidden(signature: Signature, parameter: inspect.Parameter, hint: Any) ->
     for mark in marks:
         mark = mark() if mark is Given else mark
         if isinstance(mark, Given):
-            adapter = pydantic.TypeAdapter(kind)
+            adapter = _check(signature.name, parameter.name, kind)
             signature.given[parameter.name] = (mark.key or parameter.name, adapter, parameter.default)
             return True
         if isinstance(mark, Use):
@@ -169,10 +173,23 @@ def _field(parameter: inspect.Parameter, hint: Any, description: str | None) -> 
     return pydantic.Field(**options)
 
 
-def _check(tool: str, name: str, hint: Any) -> None:
+def _unreadable(function: Callable[..., Any], names: Mapping[str, Any]) -> str:
+    """The annotation that cannot be read, as one that names what is imported for type checkers only."""
+    known = getattr(inspect.unwrap(function), "__globals__", {})
+    for name, hint in getattr(function, "__annotations__", {}).items():
+        try:
+            typing.get_type_hints(types.SimpleNamespace(__annotations__={name: hint}), known, dict(names))
+        except Exception:
+            return "the type of its result" if name == "return" else f"the type of the parameter {name}"
+    return "its annotations"
+
+
+def _check(tool: str, name: str, hint: Any) -> pydantic.TypeAdapter[Any]:
     """Names the parameter that has no schema."""
     try:
-        pydantic.TypeAdapter(hint).json_schema()
+        adapter: pydantic.TypeAdapter[Any] = pydantic.TypeAdapter(hint)
+        adapter.json_schema()
+        return adapter
     except Exception as error:
         first = str(error).splitlines()[0]
         raise DefinitionError(f"tool {tool}: the parameter {name} has no JSON Schema: {first}") from error

@@ -71,7 +71,7 @@ pub(crate) fn judge_call(
         && !is_void
         && let Some(what) = wrong(plan, index, call, told, outcome, evidence)
     {
-        let what = format!("{call_id} ({}): {what}; it ended {outcome:?}", call.work.name());
+        let what = format!("{call_id} ({}): {what}; it ended {outcome:?}", call.name());
         found.push(Violation { broken: Broken::WrongContent, what });
     }
     if let Some(stored) = stored(evidence, &call_id)

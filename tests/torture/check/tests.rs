@@ -8,6 +8,7 @@ use super::{
     Answer, Asking, Broken, Effect, Evidence, Violation, effect_of_call, effects_of, found_effects, judge, read, same,
     weigh,
 };
+use crate::language::Language;
 use crate::plan::{Cancel, Plan, PlannedCall, When, Work};
 use crate::seed::Seed;
 
@@ -99,7 +100,7 @@ fn kinds(violations: &[Violation]) -> Vec<Broken> {
 }
 
 fn plan(work: Work) -> Plan {
-    let calls = vec![PlannedCall { work, timeout: None }];
+    let calls = vec![PlannedCall { work, timeout: None, language: Language::Rust }];
     Plan { calls, cancel: None, fail_fast: false, number: 7, ..Plan::new(&Seed::new(1), 7) }
 }
 

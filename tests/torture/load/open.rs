@@ -51,9 +51,7 @@ impl Drive {
                 Err(status) => self.outcome.askings.push(Asking { number, answer: Answer::of(&status) }),
             }
             if Instant::now() > until {
-                self.outcome
-                    .ends
-                    .extend(self.plan.calls.iter().map(|call| (call.work.name(), "never accepted".into())));
+                self.outcome.ends.extend(self.plan.calls.iter().map(|call| (call.name(), "never accepted".into())));
                 return None;
             }
             tokio::time::sleep(self.seed.ms(20..200)).await;

@@ -39,12 +39,17 @@ use self::setup::{LogOptions, SetupError};
 /// How long the broker may take to confirm an append before it is tried again. It answers within a millisecond or not
 /// at all, because a confirmation is lost if the connection breaks.
 const APPEND_TIMEOUT: Duration = Duration::from_secs(2);
+/// The same for what a takeover asks. An overloaded broker answers late, and with the shorter time takeovers were seen to
+/// fail for minutes.
+const TAKEOVER_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// A connection, with everything at the broker that a coordinator needs.
 #[derive(Debug, Clone)]
 pub(crate) struct Broker {
     client: async_nats::Client,
     context: Context,
+    /// For requests whose answers are worth to wait for.
+    patient: Context,
     tools: kv::Store,
     leases: kv::Store,
     requests: kv::Store,
@@ -67,16 +72,17 @@ impl Broker {
         let name = format!("coordinator-{}", uuid::Uuid::now_v7().simple());
         let client = nats::connect(url, credentials, &name, &Party::Coordinator).await?;
         let context = ContextBuilder::new().timeout(APPEND_TIMEOUT).build(client.clone());
+        let patient = ContextBuilder::new().timeout(TAKEOVER_TIMEOUT).build(client.clone());
         setup::ensure_log(&client, &context, log).await?;
         let leases = setup::ensure_bucket(&context, names::LEASES_BUCKET, Duration::ZERO, log).await?;
         let tools = setup::ensure_bucket(&context, names::TOOLS_BUCKET, Duration::ZERO, log).await?;
         let requests = setup::ensure_bucket(&context, names::REQUESTS_BUCKET, setup::RETENTION, log).await?;
-        let snapshots = setup::ensure_bucket(&context, names::SNAPSHOTS_BUCKET, Duration::ZERO, log).await?;
+        let snapshots = setup::ensure_bucket(&patient, names::SNAPSHOTS_BUCKET, Duration::ZERO, log).await?;
         let pauses = setup::ensure_bucket(&context, names::PAUSES_BUCKET, Duration::ZERO, log).await?;
         let schedules = setup::ensure_bucket(&context, names::SCHEDULES_BUCKET, Duration::ZERO, log).await?;
         let records = setup::ensure_bucket(&context, names::RECORDS_BUCKET, Duration::ZERO, log).await?;
         let records = records::Records::new(&client, &context, records);
-        Ok(Self { client, context, tools, leases, requests, snapshots, pauses, schedules, records })
+        Ok(Self { client, context, patient, tools, leases, requests, snapshots, pauses, schedules, records })
     }
 
     /// The object store: the bucket if one is given, otherwise the broker.

@@ -294,7 +294,7 @@ impl Journal {
         let unavailable = |error: &dyn std::fmt::Display| ReadError(error.to_string());
         let sent = self
             .broker
-            .context
+            .patient
             .publish(subject::mark(shard), Bytes::new())
             .await
             .map_err(|error| unavailable(&error))?;
@@ -309,7 +309,7 @@ impl Journal {
 
     /// The identity and the range of the log, from its leader.
     pub(crate) async fn extent(&self) -> Result<Extent, ReadError> {
-        let stream = self.broker.context.get_stream(names::STREAM).await.map_err(|error| ReadError::new(&error))?;
+        let stream = self.broker.patient.get_stream(names::STREAM).await.map_err(|error| ReadError::new(&error))?;
         let info = stream.cached_info();
         let log = u64::try_from(info.created.unix_timestamp_nanos()).unwrap_or(0);
         Ok(Extent { log, first: info.state.first_sequence, last: info.state.last_sequence })

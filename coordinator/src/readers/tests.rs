@@ -52,7 +52,7 @@ impl Watched {
 
 #[tokio::test]
 async fn entries_between_the_leaders_word_and_the_feeds_first_are_not_missed() {
-    let mut watched = Watched::of_one_entry().await;
+    let mut watched = Box::pin(Watched::of_one_entry()).await;
     // For a leader that was replaced without knowing it, the first entry was the last; the feed began after the second.
     let (second, third) = (watched.stored().await, watched.stored().await);
     watched.fed(third);
@@ -66,7 +66,7 @@ async fn entries_between_the_leaders_word_and_the_feeds_first_are_not_missed() {
 
 #[tokio::test]
 async fn the_last_entries_of_a_run_come_though_the_leader_did_not_know_them_and_the_feed_is_silent() {
-    let mut watched = Watched::of_one_entry().await;
+    let mut watched = Box::pin(Watched::of_one_entry()).await;
     let second = watched.stored().await;
     assert_eq!(watched.next().await, second);
 }

@@ -39,8 +39,8 @@ use self::setup::{LogOptions, SetupError};
 /// How long the broker may take to confirm an append before it is tried again. It answers within a millisecond or not
 /// at all, because a confirmation is lost if the connection breaks.
 const APPEND_TIMEOUT: Duration = Duration::from_secs(2);
-/// The same for what a takeover asks. An overloaded broker answers late, and with the shorter time takeovers were seen to
-/// fail for minutes.
+/// The same for what a takeover asks. An overloaded broker answers late, and with the shorter time takeovers were seen
+/// to fail for minutes.
 const TAKEOVER_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// A connection, with everything at the broker that a coordinator needs.

@@ -27,6 +27,7 @@ pub(crate) struct Retention {
 
 impl Retention {
     pub(crate) async fn keep(self, stop: CancellationToken) {
+        let mut has_begun = false;
         let mut look = tokio::time::interval(LOOK);
         look.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         loop {
@@ -39,7 +40,7 @@ impl Retention {
             }
             // Cut off, it is harmless: the broker removes the entries, or does not.
             let removed = tokio::select! {
-                removed = self.remove() => removed,
+                removed = self.remove(&mut has_begun) => removed,
                 () = stop.cancelled() => return,
             };
             if let Err(error) = removed {
@@ -48,8 +49,12 @@ impl Retention {
         }
     }
 
-    async fn remove(&self) -> Result<(), ReadError> {
+    async fn remove(&self, has_begun: &mut bool) -> Result<(), ReadError> {
         let log = self.journal.now().await?;
+        if !*has_begun {
+            self.journal.begin_cuts(&log).await?;
+            *has_begun = true;
+        }
         let now = ::nats::now();
         let is_old = self.tail.age.is_some_and(|age| now.since(log.first_at) > age);
         if !is_old && !self.tail.is_exceeded(log.bytes, log.messages) {

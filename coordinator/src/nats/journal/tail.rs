@@ -87,9 +87,7 @@ impl Journal {
 
     /// Removes all entries before one. Before that it is stored how old they are, for [`Self::may_have_left`].
     pub(crate) async fn drop_before(&self, sequence: u64, log: &LogNow) -> Result<(), ReadError> {
-        let through = self.stored_at(sequence).await?;
-        let cut = Cut { log: log.created, through };
-        self.broker.snapshots.put(CUT, cut.encode()).await.map_err(|error| ReadError::new(&error))?;
+        self.store_cut(Cut { log: log.created, through: self.stored_at(sequence).await? }).await?;
         let context = ContextBuilder::new().timeout(DROP_PATIENCE).build(self.broker.client.clone());
         let stream = context.get_stream_no_info(names::STREAM).await.map_err(|error| ReadError::new(&error))?;
         stream.purge().sequence(sequence).await.map(drop).map_err(|error| ReadError::new(&error))
@@ -126,13 +124,32 @@ impl Journal {
 
     /// Whether a run that is not in the log may have been there and left it.
     pub(crate) async fn may_have_left(&self, id: RunId) -> Result<bool, ReadError> {
-        let (store, log) = (&self.broker.snapshots, self.now().await?);
+        let log = self.now().await?;
+        let through = self.cut(&log).await?.unwrap_or(log.oldest);
+        Ok(through > Timestamp(0) && id.created_at() <= through.after(CLOCKS_DIFFER))
+    }
+
+    /// Entries that were stored later have not left this log; `None` if no cut is stored.
+    async fn cut(&self, log: &LogNow) -> Result<Option<Timestamp>, ReadError> {
+        let store = &self.broker.snapshots;
         let cut = match store.stream.get_last_raw_message_by_subject(&format!("{}{CUT}", store.prefix)).await {
             Ok(message) => Cut::decode(message.payload).map_err(|error| ReadError::new(&error))?,
-            Err(error) if error.kind() == LastRawMessageErrorKind::NoMessageFound => return Ok(false),
+            Err(error) if error.kind() == LastRawMessageErrorKind::NoMessageFound => return Ok(None),
             Err(error) => return Err(ReadError::new(&error)),
         };
-        Ok(cut.log == log.created && id.created_at() <= cut.through.after(CLOCKS_DIFFER))
+        Ok((cut.log == log.created).then_some(cut.through))
+    }
+
+    /// Stores a first cut if there is none: the log is new, was restored, or an older release removed entries.
+    pub(crate) async fn begin_cuts(&self, log: &LogNow) -> Result<(), ReadError> {
+        if self.cut(log).await?.is_none() {
+            self.store_cut(Cut { log: log.created, through: log.oldest }).await?;
+        }
+        Ok(())
+    }
+
+    async fn store_cut(&self, cut: Cut) -> Result<(), ReadError> {
+        self.broker.snapshots.put(CUT, cut.encode()).await.map(drop).map_err(|error| ReadError::new(&error))
     }
 }
 

@@ -1,7 +1,7 @@
 """Measures the same no-op call and the same stream of chunks on what people would use in Toolyard's place.
 
 `cargo run --release -p toolyard-tests --bin bench -- --only peers` runs it, with a broker and a store of its own. Packages
-come from PyPI, npm and crates.io, pinned by the files beside this one, into the cache folder; nothing is installed elsewhere.
+come from PyPI and npm, pinned by the files beside this one, into the cache folder; nothing is installed elsewhere.
 Prints one JSON object: a peer that cannot be had or does not work is in it, with the reason.
 """
 
@@ -83,13 +83,6 @@ def node(cache):
     return place / "bullmq_peer.mjs"
 
 
-def apalis_program(cache):
-    say("building apalis")
-    build = ["cargo", "build", "--quiet", "--release", "--locked", "--manifest-path", str(HERE / "apalis/Cargo.toml")]
-    run([*build, "--target-dir", str(cache / "apalis")], timeout=INSTALL_LIMIT_S)
-    return str(cache / "apalis/release/apalis-peer")
-
-
 class Peer:
     """Processes of a peer for as long as it is measured."""
 
@@ -158,13 +151,6 @@ def taskiq_nats(peer, options, cache):
     return {**found, "stream": "none: a task's progress is one value that the next overwrites"}
 
 
-def apalis(peer, options, cache):
-    program = apalis_program(cache)
-    peer.start([program, "worker", "--url", f"{options.redis_url}/2"], ready="ready")
-    found = peer.measure([program, "client", "--url", f"{options.redis_url}/2"])
-    return {**found, "stream": "none: a task gives one result"}
-
-
 def until_it_listens(port):
     for _ in range(300):
         try:
@@ -180,7 +166,6 @@ PEERS = {
     "celery": (celery, "5.7.0, on Valkey without persistence"),
     "temporal": (temporal, "development server 1.32.0 in memory, SDK 1.35.0"),
     "taskiq_nats": (taskiq_nats, "0.7.0, on JetStream with file storage, results on Valkey without persistence"),
-    "apalis": (apalis, "1.0.0, on Valkey without persistence"),
 }
 
 

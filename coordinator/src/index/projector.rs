@@ -383,10 +383,7 @@ fn warn_lost(shards: usize) {
 
 /// Runs created before this moment are not in the log any more.
 pub(super) fn expired(journal: &Journal) -> Timestamp {
-    let before = |at: Timestamp, span: Duration| {
-        Timestamp(at.0.saturating_sub(u64::try_from(span.as_millis()).unwrap_or(u64::MAX)))
-    };
-    before(::nats::now(), RETENTION).max(before(journal.oldest(), run::NEVER_OPENED_AFTER))
+    ::nats::now().before(RETENTION).max(journal.oldest().before(run::NEVER_OPENED_AFTER))
 }
 
 fn interval(every: Duration) -> tokio::time::Interval {

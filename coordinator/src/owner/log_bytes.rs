@@ -33,10 +33,6 @@ fn millis(time: Duration) -> u64 {
     u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
 }
 
-fn ago(now: Timestamp, time: Duration) -> Timestamp {
-    Timestamp(now.0.saturating_sub(millis(time)))
-}
-
 /// The begin of the span with a time.
 fn begin(at: Timestamp, span: Duration) -> Timestamp {
     Timestamp(at.0 / millis(span) * millis(span))
@@ -56,8 +52,7 @@ fn latest_end(begins: Timestamp) -> Timestamp {
 
 /// The begin of the span into which one with this begin is merged by now.
 fn merged(begins: Timestamp, now: Timestamp) -> Timestamp {
-    let age = Duration::from_millis(now.0.saturating_sub(begins.0));
-    let span = SPANS.iter().find(|span| age < span.until).unwrap_or(&SPANS[0]);
+    let span = SPANS.iter().find(|span| now.since(begins) < span.until).unwrap_or(&SPANS[0]);
     begin(begins, span.length)
 }
 
@@ -100,7 +95,7 @@ impl LogBytes {
 
     /// Removes spans that the log has dropped, whose oldest entry is of the time `oldest`, and merges old ones.
     pub(super) fn expire(&mut self, now: Timestamp, oldest: Timestamp) {
-        let oldest = oldest.max(ago(now, RETENTION));
+        let oldest = oldest.max(now.before(RETENTION));
         self.0.retain(|_, spans| {
             let mut next = None;
             let mut kept = BTreeMap::new();
@@ -223,7 +218,7 @@ mod tests {
             for half_minute in 0..4 * minutes + 20 {
                 let now = Timestamp(begin + half_minute * 30_000);
                 bytes.add(&tenant, now, 1);
-                bytes.expire(now, ago(now, Duration::from_secs(60 * minutes)));
+                bytes.expire(now, now.before(Duration::from_secs(60 * minutes)));
                 let (counted, kept) = (total(&bytes, &tenant), (half_minute + 1).min(2 * minutes));
                 assert!((kept..=2 * kept + 1).contains(&counted), "{minutes} minutes: {counted} instead of {kept}");
             }

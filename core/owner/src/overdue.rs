@@ -16,8 +16,7 @@ pub const OVERDUE: Duration = Duration::from_millis(500);
 
 /// The appends that end calls of a run that have been overdue for longer than an owner takes.
 pub fn overdue_ends(known: &Known, workers: &impl Workers, now: Timestamp) -> Vec<Append> {
-    let late = Timestamp(now.0.saturating_sub(u64::try_from(OVERDUE.as_millis()).unwrap_or(u64::MAX)));
-    let ends = known.run.outstanding(late).into_iter().filter(is_end);
+    let ends = known.run.outstanding(now.before(OVERDUE)).into_iter().filter(is_end);
     ends.filter_map(|effect| append(known, effect, workers, None)).collect()
 }
 

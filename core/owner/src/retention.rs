@@ -103,7 +103,7 @@ mod tests {
         assert_eq!(tail.keep_from(&aged, u64::MAX), Some(15_000));
         assert_eq!(tail.keep_from(&aged, 12_000), Some(12_000), "an open run begins there");
         assert_eq!(tail.keep_from(&aged, 10_001), Some(10_001), "a single one that is old leaves");
-        assert_eq!(tail.keep_from(&aged, 0), None, "nobody knows what is needed");
+        assert_eq!(tail.keep_from(&aged, 0), None, "a shard has told nothing");
     }
 
     #[test]

@@ -37,6 +37,11 @@ impl Timestamp {
         Self(self.0.saturating_add(u64::try_from(wait.as_millis()).unwrap_or(u64::MAX)))
     }
 
+    #[must_use]
+    pub fn before(self, span: Duration) -> Self {
+        Self(self.0.saturating_sub(u64::try_from(span.as_millis()).unwrap_or(u64::MAX)))
+    }
+
     /// The time from `earlier` to this moment; zero when `earlier` is the later one.
     #[must_use]
     pub fn since(self, earlier: Self) -> Duration {

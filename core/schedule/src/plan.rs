@@ -107,7 +107,7 @@ impl Plan {
         if left == Some(0) {
             return Decision::Over;
         }
-        let too_late = Timestamp(now.0.saturating_sub(u64::try_from(LATE_MAX.as_millis()).unwrap_or(u64::MAX)));
+        let too_late = now.before(LATE_MAX);
         let (mut due, mut times, mut last) = (Due::default(), Vec::new(), progress.decided_until);
         if let Some(oldest) = self.next_after(last).filter(|oldest| *oldest < too_late) {
             // Those behind it that are too late are not even counted: there may be millions.

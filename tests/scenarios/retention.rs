@@ -9,6 +9,7 @@ use proto::v1::{self, CallState, FloorPolicy};
 use serde_json::json;
 use tonic::Status;
 
+use crate::objects::{BYTES, broker, lies, object};
 use crate::{FIXTURE, check, question};
 
 /// Messages that the log may hold. A call takes two, and a run with a request id one more.
@@ -70,6 +71,7 @@ async fn what_has_ended_leaves_a_log_that_fills_up_and_what_is_open_stays_and_no
     let second = yard.fixture.coordinator(&yard.broker.url()).await;
     let old = create(&yard.client, request("order 7")).await.expect("accepted");
     check::whole(&old.watch(FloorPolicy::Arrival).await.to_end().await, true);
+    let (large, _) = object(&yard.client, BYTES).await;
     fill(&yard.client, 1000).await;
     let begins = log(&yard).await.last_sequence;
     let open = yard.client.create(vec![question("ask")]).await;
@@ -80,13 +82,22 @@ async fn what_has_ended_leaves_a_log_that_fills_up_and_what_is_open_stays_and_no
     let before = begins - 600;
     let state = until_first(&yard, before).await;
     assert!(state.first_sequence <= opened, "{state:?}");
-    for id in [&old.id, &format!("{}0", &old.id[..old.id.len() - 1])] {
+    for id in [&old.id, &large.id, &format!("{}0", &old.id[..old.id.len() - 1])] {
         let gone = get(&yard.client, id).await.expect_err("it left the log");
         assert_eq!(reason(&gone), "EVENTS_EXPIRED", "{gone:?}");
     }
     let again = create(&yard.client, request("order 7")).await.map(|run| run.id).expect_err("it was executed");
     assert_eq!(reason(&again), "EVENTS_EXPIRED", "{again:?}");
     assert!(again.message().contains(&old.id), "{again:?}");
+
+    // Its objects are kept for longer, until an operator erases it by its id.
+    let objects = broker(yard.broker.url()).await;
+    assert!(lies(&objects).await > 0);
+    let erase = v1::EraseRunsRequest { run_id: large.id.clone(), ..v1::EraseRunsRequest::default() };
+    let erased = yard.client.runs.clone().erase_runs(erase.clone()).await.expect("it may").into_inner();
+    assert_eq!((erased.requested, lies(&objects).await), (1, 0), "{erased:?}");
+    let again = yard.client.runs.clone().erase_runs(erase).await.expect("it may").into_inner();
+    assert_eq!(again.matched, 0, "nothing is left: {again:?}");
 
     // Another coordinator takes over what is left, and the run goes on.
     yard.coordinator.kill().await;

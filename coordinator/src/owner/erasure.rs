@@ -269,7 +269,7 @@ impl Places {
     async fn erase_objects(&self, run: RunId, refused: &Refused) -> Result<(), ::objects::ReadError> {
         match &refused.objects {
             Some(error) => Err(error.clone()),
-            None => self.objects.remove_run(run).await,
+            None => self.objects.remove_run(run).await.map(drop),
         }
     }
 }
@@ -305,7 +305,7 @@ async fn erase_if_orphan(journal: &Journal, objects: &Objects, run: RunId, seque
         return Ok(());
     }
     // The entry that refers to objects is stored after them.
-    let removed = objects.remove_run(run).await;
+    let removed = objects.remove_run(run).await.map(drop);
     journal.erase(run, sequence).await.map_err(Unerased::Run)?;
     removed.map_err(Unerased::Objects)
 }

@@ -61,11 +61,11 @@ impl Runs {
     /// Erases what is left of a run whose beginning has left the log: entries up to `last`, and objects, which are kept
     /// for longer. Its tenant is not known any more.
     async fn erase_rest(&self, id: RunId, last: u64) -> Result<EraseOutcome, RequestError> {
-        self.objects.remove_run(id).await.map_err(|error| RequestError::ObjectsUnavailable(error.to_string()))?;
-        if last == 0 {
-            return Ok(EraseOutcome::NoRun);
+        let removed = self.objects.remove_run(id).await;
+        let had_objects = removed.map_err(|error| RequestError::ObjectsUnavailable(error.to_string()))?;
+        if last > 0 {
+            self.journal.erase(id, last).await?;
         }
-        self.journal.erase(id, last).await?;
-        Ok(EraseOutcome::Requested)
+        Ok(if had_objects || last > 0 { EraseOutcome::Requested } else { EraseOutcome::NoRun })
     }
 }

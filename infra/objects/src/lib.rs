@@ -79,15 +79,15 @@ impl Objects {
     /// # Errors
     /// If the store does not confirm it; then parts of it may be deleted.
     pub async fn remove(&self, id: &ObjectId) -> Result<(), ReadError> {
-        self.remove_all(&object::of_object(id)).await
+        self.remove_all(&object::of_object(id)).await.map(drop)
     }
 
     /// Deletes every object of a run: results of its calls, and unreferenced objects of its attempts. An attempt that
-    /// has not ended may still store one, which is deleted by age.
+    /// has not ended may still store one, which is deleted by age. Returns whether there were any.
     ///
     /// # Errors
     /// As [`Self::remove`].
-    pub async fn remove_run(&self, run: RunId) -> Result<(), ReadError> {
+    pub async fn remove_run(&self, run: RunId) -> Result<bool, ReadError> {
         self.remove_all(&object::of_run(run)).await
     }
 
@@ -119,7 +119,7 @@ impl Objects {
         }
     }
 
-    async fn remove_all(&self, subjects: &str) -> Result<(), ReadError> {
+    async fn remove_all(&self, subjects: &str) -> Result<bool, ReadError> {
         match self {
             Self::Broker(broker) => broker.remove_all(subjects).await,
             Self::Bucket(bucket) => bucket.remove_all(subjects).await,

@@ -74,9 +74,9 @@ impl Stored {
         }
     }
 
-    pub(crate) async fn remove_all(&self, subjects: &str) -> Result<(), ReadError> {
+    pub(crate) async fn remove_all(&self, subjects: &str) -> Result<bool, ReadError> {
         let purged = self.stream().await?.purge().filter(subjects).await;
-        purged.map(|_| ()).map_err(|error| ReadError(error.to_string()))
+        purged.map(|purged| purged.purged > 0).map_err(|error| ReadError(error.to_string()))
     }
 
     async fn stream(&self) -> Result<Stream<()>, ReadError> {

@@ -148,7 +148,7 @@ impl Bucket {
         self.read(subject, span, TO_READ).await.map_err(|error| ReadError(reason(&error)))
     }
 
-    pub(crate) async fn remove_all(&self, subjects: &str) -> Result<(), ReadError> {
+    pub(crate) async fn remove_all(&self, subjects: &str) -> Result<bool, ReadError> {
         self.remove(subjects.trim_end_matches(".>"), TO_WRITE).await.map_err(|error| ReadError(reason(&error)))
     }
 
@@ -182,11 +182,11 @@ impl Bucket {
     }
 
     /// All objects below a subject.
-    async fn remove(&self, below: &str, patience: Patience) -> Result<(), Error> {
+    async fn remove(&self, below: &str, patience: Patience) -> Result<bool, Error> {
         let path = self.path(below);
         let remove = || {
             let found = self.store.list(Some(&path)).map_ok(|found| found.location).boxed();
-            self.store.delete_stream(found).try_for_each(|_| std::future::ready(Ok(())))
+            self.store.delete_stream(found).try_fold(false, |_, _| std::future::ready(Ok(true)))
         };
         patiently(patience, remove).await
     }

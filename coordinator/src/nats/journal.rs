@@ -203,16 +203,6 @@ pub(crate) enum Opened {
     TooLate,
 }
 
-/// The identity of the log, and its range.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Extent {
-    /// When the log was created, in nanoseconds since 1970.
-    pub(crate) log: u64,
-    /// Entries before this one have left the log.
-    pub(crate) first: u64,
-    pub(crate) last: u64,
-}
-
 impl Journal {
     pub(crate) fn new(broker: &Broker) -> Self {
         let (unheard, turns) = (Semaphore::new(UNHEARD_MAX), Turns::default());
@@ -307,14 +297,6 @@ impl Journal {
         Ok(page.through)
     }
 
-    /// The identity and the range of the log, from its leader.
-    pub(crate) async fn extent(&self) -> Result<Extent, ReadError> {
-        let stream = self.broker.patient.get_stream(names::STREAM).await.map_err(|error| ReadError::new(&error))?;
-        let info = stream.cached_info();
-        let log = u64::try_from(info.created.unix_timestamp_nanos()).unwrap_or(0);
-        Ok(Extent { log, first: info.state.first_sequence, last: info.state.last_sequence })
-    }
-
     /// A run as the log's leader has it. It may not be the newest state, but a decision based on it is appended only if
     /// it is.
     pub(crate) async fn known(&self, id: RunId) -> Result<Known, ReadError> {
@@ -395,9 +377,10 @@ impl Journal {
                     }
                     let seen = Amount { bytes: info.state.bytes, messages: info.state.messages };
                     self.room.seen(seen, limits(&info.config), counted);
-                    self.note_oldest(LogNow::of(info).oldest);
-                    self.note_tip(info.state.last_sequence);
-                    count(info);
+                    let log = LogNow::of(info);
+                    self.note_oldest(log.oldest);
+                    self.note_tip(log.last);
+                    count(info, &log);
                 }
                 Ok(Err(error)) => tracing::warn!(%error, "reading the size of the log failed"),
                 Err(_) => tracing::warn!("reading the size of the log timed out"),
@@ -553,7 +536,7 @@ fn limits(config: &Config) -> Amount {
 }
 
 /// Exports the size of the log as metrics.
-fn count(info: &Info) {
+fn count(info: &Info, log: &LogNow) {
     let limits = limits(&info.config);
     COUNTS.log_bytes.set(info.state.bytes as f64);
     COUNTS.log_bytes_max.set(limits.bytes as f64);
@@ -561,9 +544,8 @@ fn count(info: &Info) {
     // A ratio to this is 0 in a log without the bound.
     COUNTS.log_messages_max.set(if limits.messages == u64::MAX { f64::INFINITY } else { limits.messages as f64 });
     COUNTS.log_subjects.set(info.state.subjects_count as f64);
-    let oldest = millis(info.state.first_timestamp.unix_timestamp_nanos());
-    let age = if info.state.messages == 0 { 0 } else { ::nats::now().0.saturating_sub(oldest.0) };
-    COUNTS.log_age.set(Duration::from_millis(age).as_secs_f64());
+    let age = if info.state.messages == 0 { Duration::ZERO } else { ::nats::now().since(log.first_at) };
+    COUNTS.log_age.set(age.as_secs_f64());
     COUNTS.log_replicas.set(info.config.num_replicas as f64);
     COUNTS.log_replicas_current.set(current_replicas(info) as f64);
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use owner::retention::{LogState, SETTLED_AFTER, Tail};
 use proto::convert::snapshot::Needs;
-use run::{Shard, Timestamp};
+use run::Shard;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
@@ -65,10 +65,10 @@ impl Retention {
             first: log.first,
             last: log.last,
             young_from: match self.tail.age {
-                Some(age) => self.journal.first_since(before(now, age), &log).await?,
+                Some(age) => self.journal.first_since(now.before(age), &log).await?,
                 None => 0,
             },
-            settling_from: self.journal.first_since(before(now, SETTLED_AFTER), &log).await?,
+            settling_from: self.journal.first_since(now.before(SETTLED_AFTER), &log).await?,
             bytes: log.bytes,
             messages: log.messages,
         };
@@ -87,8 +87,4 @@ impl Retention {
         let from = needs.into_iter().map(|needs| needs.filter(is_of_log).map_or(0, |needs| needs.from));
         Ok(from.min().unwrap_or(0))
     }
-}
-
-fn before(now: Timestamp, span: Duration) -> Timestamp {
-    Timestamp(now.0.saturating_sub(u64::try_from(span.as_millis()).unwrap_or(u64::MAX)))
 }

@@ -22,7 +22,7 @@ use super::surroundings::Surroundings;
 use super::watcher::{Before, Standing, Watcher};
 use super::{OwnerTask, claim, leads};
 use crate::metrics::COUNTS;
-use crate::nats::journal::{Extent, Journal, ReadError};
+use crate::nats::journal::{Journal, LogNow, ReadError};
 use crate::nats::notifications::QueuedNotification;
 use crate::nats::setup::RETENTION;
 use crate::nats::snapshots::{Snapshots, Stored, WriteError};
@@ -317,8 +317,8 @@ impl OwnerTask {
         slice.following = Following::Joining;
         let journal = self.io.journal.clone();
         self.joins.spawn(async move {
-            let extent = patiently(shard, || journal.extent()).await;
-            Joined { shard, position: extent.last }
+            let log = patiently(shard, || journal.now()).await;
+            Joined { shard, position: log.last }
         });
     }
 
@@ -352,8 +352,7 @@ impl OwnerTask {
 
     pub(super) fn write_snapshots(&mut self) {
         // The log has dropped everything that is older.
-        let oldest =
-            Timestamp(::nats::now().0.saturating_sub(u64::try_from(RETENTION.as_millis()).unwrap_or(u64::MAX)));
+        let oldest = ::nats::now().before(RETENTION);
         for shard in every().filter(|shard| self.may_act(*shard)).collect::<Vec<_>>() {
             self.owner.forget_unread_before(shard, oldest);
             let applied = self.owner.shard(shard).map_or(0, owner::ShardState::applied);
@@ -480,7 +479,7 @@ async fn take_over_once(
     unreadable: &AtomicU32,
 ) -> Result<Taken, ReadError> {
     // A leader that was replaced may return an older first entry; then more is read than needed.
-    let Extent { log, first, .. } = journal.extent().await?;
+    let LogNow { created: log, first, .. } = journal.now().await?;
     let tip = journal.mark(shard).await?;
     let (snapshot, stored) = snapshots.read(shard, log, tip).await?;
     let snapshot = snapshot.unwrap_or(Snapshot { log, ..Snapshot::default() });

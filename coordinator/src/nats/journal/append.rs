@@ -71,7 +71,8 @@ impl<'events> Draft<'events> {
         run: RunId,
         events: &'events [Event],
         job: Option<&'events Dispatch>,
-        (expected, from): (u64, Timestamp),
+        expected: u64,
+        from: Timestamp,
     ) -> Result<Self, AppendError> {
         let Some(place) = SubjectKind::of(events) else { return Err(AppendError::Conflict) };
         let subject = Subject { run, place }.to_string();
@@ -95,10 +96,7 @@ impl Journal {
         job: Option<&Dispatch>,
         expected: u64,
     ) -> Result<u64, AppendError> {
-        let draft = Draft::new(run, events, job, (expected, ::nats::now()))?;
-        let sequence = self.store(&draft, false).await?;
-        self.note_stored(&draft, sequence);
-        Ok(sequence)
+        self.append_draft(&Draft::new(run, events, job, expected, ::nats::now())?).await
     }
 
     /// Appends the opening of a run that other requests may open as well, and that none opened before `unopened_at`. If
@@ -109,9 +107,12 @@ impl Journal {
         events: &[Event],
         unopened_at: Timestamp,
     ) -> Result<u64, AppendError> {
-        let draft = Draft::new(run, events, None, (NOTHING, unopened_at))?;
-        let sequence = self.store(&draft, false).await?;
-        self.note_stored(&draft, sequence);
+        self.append_draft(&Draft::new(run, events, None, NOTHING, unopened_at)?).await
+    }
+
+    async fn append_draft(&self, draft: &Draft<'_>) -> Result<u64, AppendError> {
+        let sequence = self.store(draft, false).await?;
+        self.note_stored(draft, sequence);
         Ok(sequence)
     }
 
@@ -125,7 +126,7 @@ impl Journal {
         events: &[Event],
         delivered: impl Future<Output = u64>,
     ) -> Result<u64, AppendError> {
-        let draft = Draft::new(run, events, None, (NOTHING, ::nats::now()))?;
+        let draft = Draft::new(run, events, None, NOTHING, ::nats::now())?;
         let may_wait = draft.payload.len() <= UNHEARD_BYTES_MAX && ::nats::now().0 >= self.behind_until.load(Relaxed);
         let permit = if may_wait { self.unheard.try_acquire().ok() } else { None };
         let sequence = match permit {
@@ -302,7 +303,7 @@ mod tests {
     async fn what_is_refused_for_want_of_room_is_confirmed_if_an_earlier_copy_is_in_the_log() {
         let (_server, journal) = journal().await;
         let events = [Event::RunClosed];
-        let draft = Draft::new(fresh(), &events, None, (NOTHING, ::nats::now())).expect("it has a place");
+        let draft = Draft::new(fresh(), &events, None, NOTHING, ::nats::now()).expect("it has a place");
         let full = || AppendError::Full { is_certain: false };
         let refused = journal.found_or_refused(&draft, full()).await;
         assert!(matches!(refused, Err(AppendError::Full { .. })), "{refused:?}");
@@ -315,7 +316,7 @@ mod tests {
     async fn a_conflict_with_something_that_the_new_leader_does_not_show_is_not_taken_for_anothers_entry() {
         let (_server, journal) = journal().await;
         let (run, events) = (fresh(), [Event::RunClosed]);
-        let draft = Draft::new(run, &events, None, (NOTHING, ::nats::now())).expect("it has a place");
+        let draft = Draft::new(run, &events, None, NOTHING, ::nats::now()).expect("it has a place");
         let unknown = journal.found_or_refused(&draft, AppendError::Conflict).await;
         assert!(matches!(unknown, Err(AppendError::Unavailable(_))), "{unknown:?}");
         journal.append(run, &events, None, NOTHING).await.expect("stored");

@@ -11,7 +11,7 @@ use owner::retention::Fill;
 use proto::convert::snapshot::Cut;
 use proto::names;
 use run::{RunId, Timestamp};
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::{Journal, NOTHING_THERE, ReadError, limits, millis};
 
@@ -19,7 +19,6 @@ use super::{Journal, NOTHING_THERE, ReadError, limits, millis};
 const CUT: &str = "cut";
 /// By how much the clocks of the broker's servers may differ: a run's id has the time of another one than its entries.
 const CLOCKS_DIFFER: Duration = Duration::from_secs(30);
-
 /// How long the broker may take to remove the beginning of the log: it rewrites a block of its files, and looks at each
 /// consumer.
 const DROP_PATIENCE: Duration = Duration::from_secs(30);
@@ -64,22 +63,19 @@ pub(super) fn oldest(first: u64, nanos: i128) -> Timestamp {
 impl Journal {
     /// The log as its leader has it, which may have been replaced without knowing it.
     pub(crate) async fn now(&self) -> Result<LogNow, ReadError> {
-        let stream = self.broker.context.get_stream(names::STREAM).await.map_err(|error| ReadError::new(&error))?;
+        let stream = self.broker.patient.get_stream(names::STREAM).await.map_err(|error| ReadError::new(&error))?;
         Ok(LogNow::of(stream.cached_info()))
     }
 
     /// The first entry that was stored at a time or later; the one after the last if there is none.
     pub(crate) async fn first_since(&self, since: Timestamp, log: &LogNow) -> Result<u64, ReadError> {
         let at = proto::convert::api::timestamp(since).to_string();
-        let request = json!({ "start_time": at, "next_by_subj": names::STREAM_SUBJECTS });
-        let subject = format!("$JS.API.DIRECT.GET.{}", names::STREAM);
-        let reply = self.broker.client.request(subject, request.to_string().into()).await;
-        let reply = reply.map_err(|error| ReadError::new(&error))?;
+        let reply = self.get(&json!({ "start_time": at, "next_by_subj": names::STREAM_SUBJECTS })).await?;
         if reply.status.is_some_and(|status| status.as_u16() == NOTHING_THERE) {
             // Any replica answers, also one that lags.
             return if log.last_at < since { Ok(log.last + 1) } else { Err(ReadError::disagreeing()) };
         }
-        number(&reply, "Nats-Sequence").ok_or_else(|| {
+        header(&reply, "Nats-Sequence").and_then(|sequence| sequence.parse().ok()).ok_or_else(|| {
             let (status, why) = (reply.status, reply.description.unwrap_or_default());
             ReadError(format!("the broker does not say which entry was stored at {at}: {status:?} {why}"))
         })
@@ -95,13 +91,16 @@ impl Journal {
 
     /// When an entry was stored, or the first one after it; the present if there is none.
     async fn stored_at(&self, sequence: u64) -> Result<Timestamp, ReadError> {
-        let request = json!({ "seq": sequence, "next_by_subj": names::STREAM_SUBJECTS });
+        let reply = self.get(&json!({ "seq": sequence, "next_by_subj": names::STREAM_SUBJECTS })).await?;
+        let stored = header(&reply, "Nats-Time-Stamp").and_then(|stored| parse_rfc3339(stored).ok());
+        Ok(stored.map_or_else(::nats::now, |stored| millis(stored.unix_timestamp_nanos())))
+    }
+
+    /// Asks any replica for one message.
+    async fn get(&self, request: &Value) -> Result<Message, ReadError> {
         let subject = format!("$JS.API.DIRECT.GET.{}", names::STREAM);
         let reply = self.broker.client.request(subject, request.to_string().into()).await;
-        let reply = reply.map_err(|error| ReadError::new(&error))?;
-        let stored = reply.headers.as_ref().and_then(|headers| headers.get("Nats-Time-Stamp"));
-        let stored = stored.and_then(|stored| parse_rfc3339(stored.as_str()).ok());
-        Ok(stored.map_or_else(::nats::now, |stored| millis(stored.unix_timestamp_nanos())))
+        reply.map_err(|error| ReadError::new(&error))
     }
 
     /// Older entries have left the log. As last read: a moment ago, or earlier if the broker is away.
@@ -124,6 +123,10 @@ impl Journal {
 
     /// Whether a run that is not in the log may have been there and left it.
     pub(crate) async fn may_have_left(&self, id: RunId) -> Result<bool, ReadError> {
+        // Its opening would still be there, as all entries of the last [`owner::retention::SETTLED_AFTER`].
+        if ::nats::now().since(id.created_at()) < run::STORED_WITHIN {
+            return Ok(false);
+        }
         let log = self.now().await?;
         let through = self.cut(&log).await?.unwrap_or(log.oldest);
         Ok(through > Timestamp(0) && id.created_at() <= through.after(CLOCKS_DIFFER))
@@ -153,6 +156,6 @@ impl Journal {
     }
 }
 
-fn number(reply: &Message, header: &str) -> Option<u64> {
-    reply.headers.as_ref()?.get(header)?.as_str().parse().ok()
+fn header<'a>(reply: &'a Message, name: &str) -> Option<&'a str> {
+    Some(reply.headers.as_ref()?.get(name)?.as_str())
 }

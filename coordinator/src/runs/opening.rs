@@ -213,8 +213,13 @@ impl Runs {
                 }
             }
         }
-        if !Box::pin(self.is_still_unopened(new)).await? {
-            return Ok(None);
+        let unopened = Box::pin(self.is_still_unopened(new)).await;
+        if !matches!(unopened, Ok(true)) {
+            Box::pin(self.remove_conversation(conversation)).await;
+            if unopened.is_err() {
+                Box::pin(self.give_back(new)).await;
+            }
+            return unopened.map(|_| None);
         }
         if let Some(asking) = asking {
             asking.about(id);

@@ -225,7 +225,7 @@ reasons! {
 
     /// The run is older than the log, so its events are no longer kept.
     EventsExpired = "EVENTS_EXPIRED", OutOfRange, GONE,
-        "submit the calls again if you still need their results";
+        "submit the calls again, under another request id, if you need their results and they may be executed twice";
 
     /// The coordinator runs without webhooks.
     WebhooksOff = "WEBHOOKS_OFF", FailedPrecondition, CONFLICT,

@@ -26,8 +26,8 @@ pub(crate) enum RequestError {
     #[error("there is no run {0}")]
     RunNotFound(RunId),
     #[error(
-        "run {0} is not in the log any more, which keeps runs that have ended for a day, and for less when it fills up \
-         (docs/design/log.md)"
+        "run {0} is not in the log any more, which keeps runs that have ended for a day, and for less when it fills \
+         up. Its calls are not executed again under its request id: submit them under another one if they may be"
     )]
     EventsExpired(RunId),
     #[error("the changed arguments of call {call} are invalid: {}", schema::describe(violations))]

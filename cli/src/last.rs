@@ -22,8 +22,11 @@ impl RunArg {
             return Ok(self.0);
         }
         let usage = |why: &str| Failure::Usage(why.to_owned());
-        let file = file().ok_or_else(|| usage("there is no home directory, where the id of the last run is kept"))?;
-        let kept = std::fs::read_to_string(file).map_err(|_| usage("no run was created with this program yet"))?;
+        let file = file().ok_or_else(|| {
+            usage("there is no home directory, where the id of the last run is kept: give the run's id")
+        })?;
+        let kept = std::fs::read_to_string(file)
+            .map_err(|_| usage("no run was created with this program yet: create one, or give the run's id"))?;
         Ok(kept.trim().to_owned())
     }
 }

@@ -76,9 +76,9 @@ pub(crate) struct Filter {
 #[derive(Debug, clap::Args)]
 #[group(id = "which", required = true, multiple = true, args = ["run", "tool", "tenant", "since", "all"])]
 pub(crate) struct OneOrMany {
-    /// The run's id
+    /// The run's id, or `last`: the run that you created last
     #[arg(requires = "call", conflicts_with_all = ["tool", "tenant", "since", "all"])]
-    run: Option<String>,
+    run: Option<RunArg>,
     /// The call's id
     call: Option<String>,
     /// Every parked call
@@ -152,6 +152,7 @@ async fn each(
 ) -> Result<(), Failure> {
     let OneOrMany { run, call, all, filter, bulk: Bulk { dry_run, yes } } = which;
     if let (Some(run), Some(call)) = (run, call) {
+        let run = run.id()?;
         if dry_run {
             return terminal.line(&format!("{run}  {call}"));
         }

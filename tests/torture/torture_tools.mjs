@@ -1,5 +1,5 @@
-// The tools of the torture command in JavaScript, and their worker: node torture_tools.mjs INDEX_OF_THE_PACKAGE NATS_URL
-// POOL SLOTS DRAIN. They do what those of its workers in Rust do, by the same policies.
+// The tools of the torture command in JavaScript, and their worker: node torture_tools.mjs INDEX_OF_THE_PACKAGE
+// NATS_URL POOL SLOTS DRAIN. They do what those of its workers in Rust do, by the same policies.
 
 import { appendFileSync } from "node:fs";
 import { setTimeout } from "node:timers/promises";

@@ -15,8 +15,8 @@ export class Resource<T> {
 }
 
 /**
- * Declares a resource. A generator yields it once, and what follows closes it. A value that is returned is closed by its
- * `Symbol.asyncDispose` or `Symbol.dispose`, if it has one.
+ * Declares a resource. A generator yields it once, and what follows closes it. A value that is returned is closed by
+ * its `Symbol.asyncDispose` or `Symbol.dispose`, if it has one.
  *
  * ```ts
  * const db = resource(async function* () {

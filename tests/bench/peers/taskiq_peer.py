@@ -1,5 +1,5 @@
-"""taskiq over NATS JetStream: its pull broker, in batches, with its results in Valkey, which are polled for. It has no output
-that streams: a task's progress is one value that the next overwrites."""
+"""taskiq over NATS JetStream: its pull broker, in batches, with its results in Valkey, which are polled for. It has no
+output that streams: a task's progress is one value that the next overwrites."""
 
 import asyncio
 import os

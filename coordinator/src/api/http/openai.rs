@@ -245,10 +245,10 @@ fn malformed(parameter: &str, message: &str) -> Wrong {
     Wrong::new(Reason::Malformed, format!("{parameter}: {message}"), Some(parameter))
 }
 
-/// The form of the tools' names in requests of these APIs.
 /// How long the log may take to return the next entries that it is known to hold.
 const READ_WAIT: Duration = Duration::from_secs(10);
 
+/// The form of the tools' names in requests of these APIs.
 pub(super) const FORM: Format = Format::OpenAi;
 
 /// The body of a request, without tools that are not executed here if the client does not want them refused.

@@ -83,7 +83,10 @@ export class Steps {
     this.#options = options.turn;
   }
 
-  /** Executes a call: yields its text so far, and returns its result or throws {@link CallFailed}. `key` is the same object for all calls of a step, and for no others. */
+  /**
+   * Executes a call: yields its text so far, and returns its result or throws {@link CallFailed}. `key` is the same
+   * object for all calls of a step, and for no others.
+   */
   async *execute(key: object, call: Call): AsyncGenerator<Text, FleetResult> {
     call.signal?.throwIfAborted();
     const step = this.#join(key, call);

@@ -91,13 +91,13 @@ reasons! {
         "use a different id for each call of the run, or leave the ids out";
     /// The deadline is in the past.
     DeadlinePassed = "DEADLINE_PASSED", InvalidArgument, BAD_REQUEST,
-        "choose a deadline in the future, at most 24 hours ahead";
-    /// The deadline is more than 24 hours ahead.
+        "choose a deadline in the future, at most 30 days ahead";
+    /// The deadline is more than 30 days ahead.
     DeadlineTooFar = "DEADLINE_TOO_FAR", InvalidArgument, BAD_REQUEST,
-        "choose a deadline at most 24 hours ahead";
+        "choose a deadline at most 30 days ahead";
     /// The call is delayed beyond its deadline or that of its run.
     DelayTooLong = "DELAY_TOO_LONG", InvalidArgument, BAD_REQUEST,
-        "choose an earlier `not_before`, or a later deadline of the run, at most 24 hours ahead; use a schedule for \
+        "choose an earlier `not_before`, or a later deadline of the run, at most 30 days ahead; use a schedule for \
         calls that are later than that";
     /// The call is delayed, but its client answers it.
     ClientCallDelayed = "CLIENT_CALL_DELAYED", InvalidArgument, BAD_REQUEST,

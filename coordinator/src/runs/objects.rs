@@ -213,7 +213,7 @@ impl Runs {
 
     /// Resolves the files of a new run and gives them to its calls.
     pub(super) async fn give_files(&self, new: &mut NewRun) -> Result<(), RequestError> {
-        let until = ::nats::now().after(new.timeout.unwrap_or(limit::RUN_LIFE_MAX));
+        let until = ::nats::now().after(new.timeout.unwrap_or(limit::RUN_LIFE));
         self.give(&mut new.calls, &new.files, until).await
     }
 

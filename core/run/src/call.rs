@@ -40,6 +40,8 @@ pub struct Call {
     pub(crate) in_turn_since: Timestamp,
     /// The log position of its job; 0 while there is none.
     job: u64,
+    /// When its job was stored.
+    dispatched_at: Option<Timestamp>,
     /// Attempts that counted and were not returned by their worker.
     pub(crate) attempts_used: u32,
     /// The newest attempt, which is the fence: events of older ones are ignored.
@@ -176,6 +178,7 @@ impl Call {
             accepted_at: at,
             in_turn_since: at,
             job: 0,
+            dispatched_at: None,
             attempts_used: 0,
             newest: None,
             chunks: ChunkOrder::default(),
@@ -235,6 +238,13 @@ impl Call {
         let (_, policy) = self.policy()?;
         let wait = self.last_failure().map(|error| policy.backoff.wait_after(error, self.attempts_used, 1.0));
         (self.job > 0).then(|| (self.job, since.after(wait.unwrap_or_default())))
+    }
+
+    /// The log position of its job, while a worker executes it or will, or may still execute it after its end.
+    #[must_use]
+    pub fn job_in_use(&self) -> Option<u64> {
+        let is_out = matches!(self.state, CallState::Queued { .. } | CallState::Running(_)) || self.unsettled.is_some();
+        (is_out && self.job > 0).then_some(self.job)
     }
 
     /// The error of the last failed attempt.
@@ -311,7 +321,7 @@ impl Call {
     pub(crate) fn dispatched(&mut self, at: Timestamp, job: u64) {
         if self.state == CallState::Accepted {
             self.state = CallState::Queued { since: at };
-            self.job = job;
+            (self.job, self.dispatched_at) = (job, Some(at));
         }
     }
 

@@ -55,7 +55,7 @@ impl Run {
         let calls = self.calls().iter().filter(|call| call.outcome().is_none());
         // An attempt that overruns while it is being stopped is ended when its grace is over, not before.
         let times = calls.flat_map(|call| {
-            let by = if call.is_untried() { call.start_by() } else { call.spec.deadline };
+            let by = if call.is_untried() { call.start_by() } else { call.deadline() };
             let due = call.default_due().or_else(|| call.delayed_until());
             let by = due.map_or(by, |due| due.min(by));
             let overrun = || call.overrun().map(|(at, _)| at);
@@ -72,10 +72,10 @@ fn outstanding_for(call: &Call, now: Timestamp) -> Option<Effect> {
         CallState::AwaitingApproval if call.default_due().is_some_and(|due| due <= now) => {
             Some(Effect::Decide { call: index })
         }
-        CallState::WaitingForClient if call.spec.deadline <= now => {
+        CallState::WaitingForClient if call.deadline() <= now => {
             Some(Effect::Expire { call: index, deadline: DeadlineKind::Client })
         }
-        _ if call.spec.deadline <= now => Some(Effect::Expire { call: index, deadline: DeadlineKind::Call }),
+        _ if call.deadline() <= now => Some(Effect::Expire { call: index, deadline: DeadlineKind::Call }),
         CallState::Accepted | CallState::Delayed | CallState::Queued { .. } if call.start_by() <= now => {
             Some(Effect::Expire { call: index, deadline: DeadlineKind::Queue })
         }

@@ -103,8 +103,13 @@ pub const TOKEN_BYTES_MAX: usize = 64;
 /// Bytes of a reason given with a cancellation.
 pub const REASON_BYTES_MAX: usize = 1024;
 
-/// The longest life of a run. The log keeps events an hour longer, so none can age out under an open run.
-pub const RUN_LIFE_MAX: Duration = Duration::from_secs(24 * 3600);
+/// The longest life of a run: so long it may wait for its client, for an approval, or for the time of a call.
+pub const RUN_LIFE_MAX: Duration = Duration::from_secs(30 * 24 * 3600);
+/// The life of a run whose client sets none.
+pub const RUN_LIFE: Duration = Duration::from_secs(24 * 3600);
+/// How long after its dispatch a call has ended, its time in the queue and all its attempts included: the log keeps a job
+/// an hour longer.
+pub const EXECUTION_MAX: Duration = Duration::from_secs(24 * 3600);
 /// The longest wait before another attempt that an error may ask for; longer is taken for as long. A quota that returns
 /// later than that is better told to the caller.
 pub const RETRY_AFTER_MAX: Duration = Duration::from_secs(3600);

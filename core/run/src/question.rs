@@ -85,7 +85,7 @@ impl Run {
         if asked().count() >= QUESTIONS_PER_RUN_MAX {
             return Err(AskError::TooManyInRun { limit: QUESTIONS_PER_RUN_MAX });
         }
-        let deadline = timeout.map_or(call.spec.deadline, |timeout| now.after(timeout).min(call.spec.deadline));
+        let deadline = timeout.map_or(call.deadline(), |timeout| now.after(timeout).min(call.deadline()));
         if deadline <= now {
             return Err(AskError::NoTime);
         }

@@ -28,7 +28,7 @@ impl Run {
             CallState::WaitingForClient => format!(
                 "has been waiting for its client for {}; without an answer it expires in {}",
                 span(now.since(call.accepted_at())),
-                span(call.spec().deadline.since(now))
+                span(call.deadline().since(now))
             ),
             CallState::Queued { since } => call.why_queued(*since, now, workers),
             CallState::Running(running) => {
@@ -45,7 +45,7 @@ impl Call {
         let (due, follows) = match (self.default_due(), self.spec().approval.map(|approval| approval.default)) {
             (Some(due), Some(DefaultDecision::Approve)) => (due, "is approved"),
             (Some(due), Some(DefaultDecision::Reject) | None) => (due, "is rejected"),
-            (None, _) => (self.spec().deadline, "expires"),
+            (None, _) => (self.deadline(), "expires"),
         };
         let since = span(now.since(self.accepted_at()));
         format!("has been awaiting approval for {since}; without a decision it {follows} in {}", span(due.since(now)))
@@ -121,12 +121,12 @@ impl Call {
         let on = running.worker.as_ref().map_or_else(String::new, |(worker, _)| format!(" on {worker}"));
         let (since, heard) = (span(now.since(running.since)), span(now.since(running.heard_at)));
         let left = self.policy().map_or_else(String::new, |(_, policy)| {
-            let end = running.since.after(policy.attempt_timeout).after(running.asked).min(self.spec().deadline);
+            let end = running.since.after(policy.attempt_timeout).after(running.asked).min(self.deadline());
             match (question, running.asking_since) {
                 (Some(id), Some(since)) => format!(
                     ", and it has been waiting for the client's answer to {id} for {}; without one it expires in {}",
                     span(now.since(since)),
-                    span(self.spec().deadline.since(now))
+                    span(self.deadline().since(now))
                 ),
                 _ => format!(", and it has {} left", span(end.since(now))),
             }

@@ -16,7 +16,7 @@ use story::{
     CALL_LIFE, RUN_LIFE, START, Story, approved, cancel_requested, client, completed, delay_ended, delayed, dispatched,
     exclusive, expired_by, id, refused, repeatable, run_cancel_requested, shared, started, unapproved,
 };
-use toolyard_run::limit::RUN_LIFE_MAX;
+use toolyard_run::limit::{EXECUTION_MAX, RUN_LIFE_MAX};
 use toolyard_run::{
     CallIndex, CallSpec, CallState, Command, CommandError, Concurrency, DeadlineKind, Effect, Event, Fact, FloorPolicy,
     Opening, Outcome, Rules, Run, RunStatus, Stopped, Timestamp, Verdict,
@@ -272,4 +272,27 @@ fn delays_end_and_do_not_end_in_the_histories() {
         ran += history.fold().calls().iter().filter(delayed).count();
     }
     assert!(ended >= 10 && ran >= 10 && cut_off >= 10, "{ended} ended, {ran} ran, {cut_off} ended before their time");
+}
+
+#[test]
+fn a_run_may_wait_for_a_month_and_a_call_that_is_executed_ends_a_day_after_its_dispatch() {
+    let month = START.after(RUN_LIFE_MAX);
+    let waits = |spec: CallSpec| CallSpec { deadline: month, ..spec };
+    let opening = Opening {
+        calls: shared([waits(client("asks")), waits(repeatable("works"))]),
+        deadline: month,
+        ..Opening::default()
+    };
+    let mut story = Story::unopened();
+    story.tell_all(Run::open(opening, START).expect("it is fine"));
+    story.wait(SOON);
+    story.tell_all([dispatched(1), started(1, 1)]);
+    let ends = story.now.after(EXECUTION_MAX);
+    assert_eq!((story.call(0).deadline(), story.call(1).deadline()), (month, ends));
+    story.wait(EXECUTION_MAX - MOMENT);
+    assert!(!due(&story).contains(&Effect::Expire { call: CallIndex(1), deadline: DeadlineKind::Call }));
+    story.wait(MOMENT);
+    assert!(due(&story).contains(&Effect::Expire { call: CallIndex(1), deadline: DeadlineKind::Call }));
+    story.tell(expired_by(1, DeadlineKind::Call));
+    assert_eq!((story.state(0), story.state(1)), ("waiting for the client", "expired"));
 }

@@ -133,7 +133,7 @@ fn policy(faults: &mut Vec<ManifestError>, policy: &Policy) {
     range("policy.attempts_max", (1..=limit::ATTEMPTS_MAX).contains(&attempts), &attempts, &expected);
     range("policy.backoff_jitter_percent", jitter <= 100, &jitter, &"at most 100");
     let mut time = |field, time: Duration, least: Duration| {
-        let (given, most) = (format!("{time:?}"), limit::RUN_LIFE_MAX);
+        let (given, most) = (format!("{time:?}"), limit::EXECUTION_MAX);
         range(field, (least..=most).contains(&time), &given, &format!("{least:?} to {most:?}"));
     };
     let least = Duration::from_millis(1);

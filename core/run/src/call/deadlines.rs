@@ -3,7 +3,7 @@
 use super::{Call, CallState};
 use crate::event::{CallError, DeadlineKind, ErrorKind, Outcome, Stopped};
 use crate::id::Timestamp;
-use crate::limit::{CANCEL_GRACE, OVERRUN_GRACE};
+use crate::limit::{CANCEL_GRACE, EXECUTION_MAX, OVERRUN_GRACE};
 use crate::retry::Retry;
 use crate::run::Fact;
 use crate::why::expiry;
@@ -51,6 +51,12 @@ impl Call {
         }
     }
 
+    /// By when the call has ended.
+    #[must_use]
+    pub fn deadline(&self) -> Timestamp {
+        self.dispatched_at.map_or(self.spec.deadline, |at| at.after(EXECUTION_MAX).min(self.spec.deadline))
+    }
+
     /// Deadline for the start of an attempt, while none runs. Calls that wait for their client or for approval are not
     /// in the queue; an approved call has its whole queue time after the approval, and a delayed one from the time
     /// before which it may not begin.
@@ -59,7 +65,7 @@ impl Call {
         let queues = self.policy().is_some() && self.is_untried() && self.state != CallState::AwaitingApproval;
         let queue = self.spec.queue_deadline.filter(|_| queues);
         let queue = queue.map(|queue| queue.after(self.in_turn_since.since(self.begins())));
-        queue.map_or(self.spec.deadline, |queue| queue.min(self.spec.deadline))
+        queue.map_or(self.deadline(), |queue| queue.min(self.deadline()))
     }
 
     /// When the owner ends a running attempt whose worker sends nothing, and with which outcome. `None` while it waits

@@ -207,6 +207,12 @@ static REDIS_REACHED: Family<Gauge> =
 static ERASURES_FAILED: Family<Counter> =
     Family::new("toolyard_erasures_failed_total", "Attempts to erase a run that failed and are retried.", &[])
         .exported_as("toolyard.erasures.failed", "{attempt}");
+static RUNS_CARRIED: Family<Counter> = Family::new(
+    "toolyard_runs_carried_total",
+    "How often entries of a run that stays open for long were stored beside the log, so that they may leave it.",
+    &[],
+)
+.exported_as("toolyard.runs.carried", "{run}");
 static CERTIFICATE_EXPIRES: Family<Gauge> = Family::new(
     "toolyard_certificate_expires_seconds",
     "When the certificate of the client port expires, in seconds since 1970.",
@@ -254,7 +260,7 @@ pub(crate) fn refused(reason: Reason) {
     REFUSALS.with(&[reason.code()]).add(1);
 }
 
-const METRICS: [Metric; 46] = [
+const METRICS: [Metric; 47] = [
     Metric::Counter(&REQUESTS),
     Metric::Histogram(&REQUEST_SECONDS),
     Metric::Counter(&REFUSALS),
@@ -300,6 +306,7 @@ const METRICS: [Metric; 46] = [
     Metric::Gauge(&INDEX_COMPLETE),
     Metric::Gauge(&REDIS_REACHED),
     Metric::Counter(&ERASURES_FAILED),
+    Metric::Counter(&RUNS_CARRIED),
     Metric::Gauge(&CERTIFICATE_EXPIRES),
 ];
 
@@ -324,6 +331,7 @@ pub(crate) struct Counts {
     pub(crate) log_replicas: Gauge,
     pub(crate) log_replicas_current: Gauge,
     pub(crate) erasures_failed: Counter,
+    pub(crate) runs_carried: Counter,
 }
 
 pub(crate) static COUNTS: LazyLock<Counts> = LazyLock::new(|| {
@@ -350,6 +358,7 @@ pub(crate) static COUNTS: LazyLock<Counts> = LazyLock::new(|| {
         log_replicas: LOG_REPLICAS.with(&[]),
         log_replicas_current: LOG_REPLICAS_CURRENT.with(&[]),
         erasures_failed: ERASURES_FAILED.with(&[]),
+        runs_carried: RUNS_CARRIED.with(&[]),
     }
 });
 

@@ -57,6 +57,7 @@ pub(crate) struct Broker {
     pauses: kv::Store,
     schedules: kv::Store,
     records: records::Records,
+    carried: kv::Store,
 }
 
 #[derive(Debug, thiserror::Error)]
@@ -82,7 +83,8 @@ impl Broker {
         let schedules = setup::ensure_bucket(&context, names::SCHEDULES_BUCKET, Duration::ZERO, log).await?;
         let records = setup::ensure_bucket(&context, names::RECORDS_BUCKET, Duration::ZERO, log).await?;
         let records = records::Records::new(&client, &context, records);
-        Ok(Self { client, context, patient, tools, leases, requests, snapshots, pauses, schedules, records })
+        let carried = setup::ensure_bucket(&context, names::CARRIED_BUCKET, Duration::ZERO, log).await?;
+        Ok(Self { client, context, patient, tools, leases, requests, snapshots, pauses, schedules, records, carried })
     }
 
     /// The object store: the bucket if one is given, otherwise the broker.

@@ -7,6 +7,7 @@
 mod act;
 mod answer;
 mod asking;
+mod carry;
 mod census;
 mod erasure;
 pub(crate) mod files;
@@ -40,6 +41,7 @@ use tokio_util::sync::CancellationToken;
 
 use self::act::EffectDone;
 use self::asking::Askings;
+use self::carry::Carrying;
 use self::census::Census;
 use self::erasure::InProgress;
 use self::notifications::{Posted, add_notifications};
@@ -130,6 +132,8 @@ pub(crate) struct Io {
     pub(crate) signals: Signals,
     pub(crate) queues: Queues,
     pub(crate) owned: watch::Receiver<Owned>,
+    /// The entries of the log before this one would leave it, if no open run needed them.
+    pub(crate) leaves_before: watch::Receiver<u64>,
     /// Receives the shards whose snapshots were stored after their release began.
     pub(crate) written: mpsc::Sender<Shard>,
     pub(crate) registry: watch::Receiver<Arc<Registry>>,
@@ -174,6 +178,7 @@ pub(crate) struct OwnerTask {
     joins: JoinSet<Joined>,
     writes: JoinSet<Written>,
     erasures: InProgress,
+    carrying: Carrying,
     posts: JoinSet<Posted>,
     heard: Vec<Fact>,
     /// How much more tenants may write to the log, as of the last count.
@@ -210,6 +215,7 @@ pub(crate) fn new(io: Io) -> (OwnerHandle, OwnerTask) {
         joins: JoinSet::new(),
         writes: JoinSet::new(),
         erasures: InProgress::default(),
+        carrying: Carrying::default(),
         posts: JoinSet::new(),
         heard: Vec::new(),
         log_left: HashMap::new(),
@@ -259,6 +265,7 @@ impl OwnerTask {
                 Some(erased) = self.erasures.batches.join_next() => self.erased(finished(erased)),
                 Some(look) = self.erasures.looks.join_next() => finished(look),
                 Some(refilled) = self.erasures.refills.join_next() => self.refilled(finished(refilled)),
+                Some(carried) = self.carrying.done.join_next() => self.carried(finished(carried)),
                 Some(posted) = self.posts.join_next() => self.posted(finished(posted)),
                 Some(answered) = self.questions.join_next() => finished(answered),
                 Some(stored) = self.askings.storing.join_next() => self.asking_stored(finished(stored)),
@@ -276,6 +283,7 @@ impl OwnerTask {
                     self.count_running();
                     self.leave_unwatched();
                     self.erase_due();
+                    self.carry_due();
                     self.post_letters_again();
                     self.answer_late_askings();
                     self.io.feeds.look_at_connection();

@@ -283,7 +283,12 @@ impl Reader {
         };
         let give_up = Instant::now() + REPLICA_PATIENCE;
         let (page, first) = loop {
-            let page = self.source.journal.page(&filter, sequence - 1, PAGE_ENTRIES).await?;
+            let page = if self.source.journal.first() > sequence {
+                // The run is carried.
+                self.source.journal.carried_page(self.source.run, sequence - 1).await?
+            } else {
+                self.source.journal.page(&filter, sequence - 1, PAGE_ENTRIES).await?
+            };
             let first = page.entries.front().filter(|entry| entry.sequence == sequence).cloned();
             if first.is_some() || Instant::now() >= give_up {
                 break (page, first);
@@ -465,12 +470,14 @@ impl Source {
         }
     }
 
-    /// An error if the last entry that was read has left the log: then those after it may have left it unread.
-    async fn unless_cut(&self) -> Result<(), WatchError> {
-        if self.last > 0 && self.journal.is_gone(self.run.shard(), self.last).await? {
-            return Err(WatchError::Gone(self.last));
+    /// The entries that follow the last one that was read, if that one has left the log and the run is carried; they
+    /// may be none. An error if it is not carried: then those after it may have left the log unread.
+    async fn carried_if_cut(&self) -> Result<Option<Page>, WatchError> {
+        if self.last == 0 || !self.journal.is_gone(self.run.shard(), self.last).await? {
+            return Ok(None);
         }
-        Ok(())
+        let page = self.journal.carried_page(self.run, self.last).await?;
+        if page.carried < self.last { Err(WatchError::Gone(self.last)) } else { Ok(Some(page)) }
     }
 
     /// The reason why a run cannot be read further: it may have been erased meanwhile.
@@ -515,7 +522,7 @@ impl Source {
             Behind::Unasked { asked } => {
                 let through = self.journal.last_of_run(self.run).await?;
                 if through < self.last {
-                    self.unless_cut().await?;
+                    self.carried_if_cut().await?;
                 }
                 let then = Then::Presumably { asked };
                 self.behind = Behind::Entries { through, then };
@@ -526,10 +533,7 @@ impl Source {
             let read = if self.pages.through() == self.last {
                 self.pages.next(through).await
             } else {
-                let read =
-                    self.journal.page_towards(&subject::of_run(self.run), self.last, through, PAGE_ENTRIES).await;
-                self.unless_cut().await?;
-                read
+                Box::pin(self.read_towards(through)).await?
             };
             self.take_page(read).await?;
         }
@@ -540,6 +544,19 @@ impl Source {
             };
         }
         Ok(())
+    }
+
+    /// The next page towards an entry that is known to be there.
+    async fn read_towards(&self, through: u64) -> Result<Result<Page, ReadError>, WatchError> {
+        let is_left = |page: &Page| !page.entries.is_empty();
+        if self.journal.first() > self.last
+            && let Some(page) = self.carried_if_cut().await?.filter(is_left)
+        {
+            return Ok(Ok(page));
+        }
+        let read = self.journal.page_towards(&subject::of_run(self.run), self.last, through, PAGE_ENTRIES).await;
+        // It may have been cut while it was read.
+        Ok(self.carried_if_cut().await?.filter(is_left).map_or(read, Ok))
     }
 
     /// Returns whether the log has no more entries after it.

@@ -46,7 +46,7 @@ use crate::admission::error::RequestError;
 use crate::auth::callers::{Caller, Callers, Reading, Role, TenantTools};
 use crate::fleet::registry::Registry;
 use crate::hook_notices::HookNotices;
-use crate::nats::journal::{AppendError, Journal};
+use crate::nats::journal::{AppendError, Journal, NOTHING};
 use crate::nats::pauses::Pauses;
 use crate::nats::requests::Requests;
 use crate::nats::setup::RETENTION;
@@ -183,7 +183,7 @@ impl Runs {
                 tenant: new.tenant.as_ref(),
             },
             client_only: new.client_only,
-            run_deadline: now.after(new.timeout.unwrap_or(limit::RUN_LIFE_MAX)),
+            run_deadline: now.after(new.timeout.unwrap_or(limit::RUN_LIFE)),
             now,
             hooks: &self.hooks,
             earlier: None,
@@ -515,8 +515,8 @@ impl Runs {
     async fn append_each(&self, known: &Known, events: &[Event]) -> Result<u64, AppendError> {
         let (run, mut last) = (known.run.id(), 0);
         for event in events.chunks(1) {
-            let revision = SubjectKind::of(event).map_or(0, |place| known.revision(&place));
-            match self.journal.append(run, event, None, revision).await {
+            let expected = SubjectKind::of(event).map_or(NOTHING.into(), |place| known.expected(&place));
+            match self.journal.append(run, event, None, expected).await {
                 Ok(sequence) => last = last.max(sequence),
                 Err(AppendError::Conflict) => return Err(AppendError::Conflict),
                 Err(error) if last == 0 => return Err(error),

@@ -126,6 +126,7 @@ struct Shared {
     schedules: Schedules,
     registry: watch::Receiver<Arc<Registry>>,
     owned: watch::Receiver<Owned>,
+    leaves_before: watch::Sender<u64>,
     floor_policies: Arc<[run::AddedPolicy]>,
 }
 
@@ -154,6 +155,7 @@ impl Shared {
             signals: self.signals.clone(),
             queues: nats::queues::Queues::new(&self.broker),
             owned: self.owned.clone(),
+            leaves_before: self.leaves_before.subscribe(),
             written,
             registry: self.registry.clone(),
             index,
@@ -191,6 +193,7 @@ impl Shared {
             snapshots: nats::snapshots::Snapshots::new(&self.broker),
             owned: self.owned.clone(),
             tail: log.tail,
+            leaves_before: self.leaves_before.clone(),
         };
         tasks.spawn(|end| retention.keep(end));
         let (told, stop) = (served.subscribe(), tasks.stop.clone());
@@ -305,6 +308,7 @@ impl Coordinator {
             schedules,
             registry,
             owned,
+            leaves_before: watch::Sender::new(0),
             floor_policies: self.floor_policies.into(),
         };
         let handle = shared.start_owner(written_sender, &mut tasks);

@@ -1,9 +1,10 @@
 //! The only conversions between the wire and the domain: `log` for log entries, `manifest` for tools, `worker` for
 //! other messages between coordinators and workers, `object` for messages about objects, `snapshot` for the snapshots
-//! of shard owners, `api` for the public API, `fields` for JSON objects. Shared types (content, errors, policies) are
+//! of shard owners, `carried` for entries that may leave the log, `api` for the public API, `fields` for JSON objects. Shared types (content, errors, policies) are
 //! here.
 
 pub mod api;
+pub mod carried;
 pub mod fields;
 pub mod log;
 pub mod manifest;

@@ -27,6 +27,8 @@ pub const PAUSES_BUCKET: &str = "ty-pauses";
 pub const SCHEDULES_BUCKET: &str = "ty-schedules";
 /// Records of tools, by pool, tenant and key.
 pub const RECORDS_BUCKET: &str = "ty-records";
+/// Entries of runs that stay open for long, which may leave the log then.
+pub const CARRIED_BUCKET: &str = "ty-carried";
 /// The queue of webhooks.
 pub const WEBHOOKS_STREAM: &str = "ty-webhooks";
 /// Every notification in the queue.

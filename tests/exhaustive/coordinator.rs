@@ -130,7 +130,11 @@ impl World {
         let open = if is_forgotten || known.run.status().is_final() { Vec::new() } else { vec![known] };
         let mut owner = Owner::new(1);
         owner.handle_claimed(SHARD, claim);
-        owner.handle_taken(SHARD, Takeover { claim, through: tip, tip, open, unread: Vec::new() }, self.now);
+        owner.handle_taken(
+            SHARD,
+            Takeover { claim, through: tip, tip, open, ended: Vec::new(), unread: Vec::new() },
+            self.now,
+        );
         let askings = Askings::default();
         let owning = Owning { claim, owner, fed: self.log.len(), tokens: 0, effects: BTreeMap::new(), askings };
         self.coordinators[index].owning = Some(owning);

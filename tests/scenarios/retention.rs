@@ -1,11 +1,11 @@
-//! Runs that have ended leave the log when it fills up, and open runs stay.
+//! Runs that have ended leave the log when it fills up, and so do open runs, which are carried beside it and go on.
 
 use std::time::Duration;
 
 use async_nats::jetstream::stream::State;
 use futures::StreamExt as _;
 use harness::{Client, Fixture, Run, Yard, call, client_answer, reason};
-use proto::v1::{self, CallState, FloorPolicy};
+use proto::v1::{self, CallState, FloorPolicy, run_event::Event};
 use serde_json::json;
 use tonic::Status;
 
@@ -62,8 +62,76 @@ async fn get(client: &Client, run: &str) -> Result<v1::Run, Status> {
     Ok(client.runs.clone().get_run(request).await?.into_inner().run.expect("the response has the run"))
 }
 
+/// A run that waits for its client, another one to which calls can be added, and one whose call waits for its time.
+struct Waiting {
+    question: Run,
+    kept_open: Run,
+    delayed: Run,
+}
+
+impl Waiting {
+    async fn open(client: &Client) -> Self {
+        let echo = || vec![call("first", "echo", json!({ "text": "early" }))];
+        let kept = v1::CreateRunRequest { calls: echo(), keep_open: true, ..v1::CreateRunRequest::default() };
+        let kept_open = create(client, kept).await.expect("accepted");
+        kept_open.watch(FloorPolicy::Arrival).await.until(|event| matches!(event, Event::CallEnded(_))).await;
+        let tomorrow = std::time::SystemTime::now() + Duration::from_secs(24 * 3600);
+        let later = echo().into_iter().map(|call| v1::NewCall { not_before: Some(tomorrow.into()), ..call });
+        let timeout = prost_types::Duration { seconds: 30 * 24 * 3600, nanos: 0 };
+        let delayed =
+            v1::CreateRunRequest { calls: later.collect(), timeout: Some(timeout), ..v1::CreateRunRequest::default() };
+        Self {
+            question: client.create(vec![question("ask")]).await,
+            kept_open,
+            delayed: create(client, delayed).await.expect("accepted"),
+        }
+    }
+
+    /// Whatever has left the log, the runs are as they were, for everyone.
+    async fn stand(&self, clients: &[&Client]) {
+        for client in clients {
+            let run = get(client, &self.question.id).await.expect("it is open");
+            assert_eq!(
+                (run.status(), run.calls[0].state()),
+                (v1::RunStatus::RequiresAction, CallState::WaitingForClient)
+            );
+            let run = get(client, &self.kept_open.id).await.expect("it is open");
+            assert_eq!((run.status(), run.calls[0].state()), (v1::RunStatus::InProgress, CallState::Completed));
+            let run = get(client, &self.delayed.id).await.expect("it is open");
+            assert_eq!(run.calls[0].state(), CallState::Delayed);
+        }
+    }
+
+    /// They are answered, added to and cancelled, and read from their beginning.
+    async fn end(&self, client: &Client) {
+        let question = self.question.through(client);
+        question.submit(vec![client_answer("ask", "the left one")]).await.expect("it waits");
+        let events = question.watch(FloorPolicy::Arrival).await.to_end().await;
+        check::whole(&events, true);
+        assert_eq!(check::text(&check::outcomes(&events)["ask"]), "the left one");
+
+        let run_id = self.kept_open.id.clone();
+        let calls = vec![call("second", "echo", json!({ "text": "late" }))];
+        let append = v1::AppendCallsRequest { run_id: run_id.clone(), calls, ..v1::AppendCallsRequest::default() };
+        client.runs.clone().append_calls(append).await.expect("it is open");
+        client.runs.clone().close_run(v1::CloseRunRequest { run_id }).await.expect("it is open");
+        let events = self.kept_open.through(client).watch(FloorPolicy::Arrival).await.to_end().await;
+        check::whole(&events, true);
+        let outcomes = check::outcomes(&events);
+        assert_eq!(
+            (check::text(&outcomes["first"]), check::text(&outcomes["second"])),
+            ("early".into(), "late".into())
+        );
+
+        let delayed = self.delayed.through(client);
+        delayed.cancel("not any more").await;
+        let events = delayed.watch(FloorPolicy::Arrival).await.to_end().await;
+        assert_eq!(check::outcomes(&events)["first"].state(), CallState::Cancelled);
+    }
+}
+
 #[tokio::test]
-async fn what_has_ended_leaves_a_log_that_fills_up_and_what_is_open_stays_and_nothing_is_executed_twice() {
+async fn what_has_ended_leaves_a_log_that_fills_up_and_what_is_open_goes_on_and_nothing_is_executed_twice() {
     let fixture = Fixture::new(FIXTURE).with("TOOLYARD_LOG_MAX_MESSAGES", MESSAGES).with("TOOLYARD_TAIL_PERCENT", 10);
     let mut yard = Yard::start_with(fixture).await;
     let _worker = yard.worker().await;
@@ -74,14 +142,16 @@ async fn what_has_ended_leaves_a_log_that_fills_up_and_what_is_open_stays_and_no
     let (large, _) = object(&yard.client, BYTES).await;
     fill(&yard.client, 1000).await;
     let begins = log(&yard).await.last_sequence;
-    let open = yard.client.create(vec![question("ask")]).await;
+    let mut waiting = Vec::new();
+    for _ in 0..4 {
+        waiting.push(Waiting::open(&yard.client).await);
+    }
+    let mut watching = waiting[0].question.watch(FloorPolicy::Arrival).await;
+    watching.until(|event| matches!(event, Event::CallWaiting(_))).await;
     let opened = log(&yard).await.last_sequence;
     fill(&yard.client, 1000).await;
 
-    // Everything before the open run leaves, and nothing of it.
-    let before = begins - 600;
-    let state = until_first(&yard, before).await;
-    assert!(state.first_sequence <= opened, "{state:?}");
+    until_first(&yard, begins - 600).await;
     for id in [&old.id, &large.id, &format!("{}0", &old.id[..old.id.len() - 1])] {
         let gone = get(&yard.client, id).await.expect_err("it left the log");
         assert_eq!(reason(&gone), "EVENTS_EXPIRED", "{gone:?}");
@@ -99,23 +169,35 @@ async fn what_has_ended_leaves_a_log_that_fills_up_and_what_is_open_stays_and_no
     let again = yard.client.runs.clone().erase_runs(erase).await.expect("it may").into_inner();
     assert_eq!(again.matched, 0, "nothing is left: {again:?}");
 
-    // Another coordinator takes over what is left, and the run goes on.
-    yard.coordinator.kill().await;
+    // Open runs leave as well: they are carried. Another coordinator takes them over, and they go on.
+    until_first(&yard, opened + 1).await;
     let client = Client::connect(second.address()).await;
     client.wait_for_tool("echo").await;
-    assert_eq!(get(&client, &open.id).await.expect("it is open").status(), v1::RunStatus::RequiresAction);
-    let open = open.through(&client);
-    open.submit(vec![client_answer("ask", "the left one")]).await.expect("it waits");
-    let events = open.watch(FloorPolicy::Arrival).await.to_end().await;
-    check::whole(&events, true);
-    assert_eq!(check::outcomes(&events)["ask"].state(), CallState::Completed);
+    for runs in &waiting {
+        runs.stand(&[&yard.client, &client]).await;
+    }
+    let last = watching.seen.last().expect("it was opened").sequence;
+    yard.coordinator.kill().await;
+    for runs in &waiting {
+        runs.stand(&[&client]).await;
+        runs.end(&client).await;
+    }
+    let rest = waiting[0].question.through(&client).watch_after(FloorPolicy::Arrival, Some(last)).await;
+    let rest = rest.expect("it goes on where it was").to_end().await;
+    assert!(rest.iter().all(|event| event.sequence > last) && !rest.is_empty(), "{rest:?}");
 
-    // Then it leaves as well, as soon as there are others.
+    // When they have ended they leave too, and can still be read.
+    let ended = log(&yard).await.last_sequence;
     fill(&client, 1000).await;
-    let state = until_first(&yard, opened + 1).await;
+    until_first(&yard, ended + 1).await;
+    for runs in &waiting {
+        let events = runs.kept_open.through(&client).watch(FloorPolicy::Arrival).await.to_end().await;
+        check::whole(&events, true);
+        assert_eq!(check::outcomes(&events).len(), 2);
+    }
     let begun = tokio::time::Instant::now();
     while log(&yard).await.messages > KEPT + 600 {
-        assert!(begun.elapsed() < PATIENCE, "{state:?}");
+        assert!(begun.elapsed() < PATIENCE, "{:?}", log(&yard).await);
         tokio::time::sleep(Duration::from_millis(200)).await;
     }
     fill(&client, 10).await;

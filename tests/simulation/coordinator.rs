@@ -240,7 +240,11 @@ impl Coordinator {
             }
         }
         self.owner.handle_claimed(shard, claim);
-        self.owner.handle_taken(shard, Takeover { claim, through, tip, open, unread: Vec::new() }, net.now);
+        self.owner.handle_taken(
+            shard,
+            Takeover { claim, through, tip, open, ended: Vec::new(), unread: Vec::new() },
+            net.now,
+        );
         self.shards[usize::from(shard.0)].take_over(revision, &snapshot);
         let log = net.log;
         let range = usize::try_from(through).unwrap_or(0)..usize::try_from(self.position).unwrap_or(0);

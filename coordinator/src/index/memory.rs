@@ -97,11 +97,13 @@ impl Memory {
         }
     }
 
-    /// Forgets runs that the log no longer holds.
+    /// Forgets runs that the log no longer holds: those that ended before this moment.
     pub(super) fn prune(&self, before: Timestamp) {
         let mut runs = self.runs();
         let end = Key::at(before);
-        let old: Vec<Key> = runs.all.range(..end).map(|(key, _)| *key).collect();
+        let is_over = |run: &Summary| run.has_ended() && run.last_end().is_none_or(|ended| ended < before);
+        let old = runs.all.range(..end).filter(|(_, run)| is_over(run));
+        let old: Vec<Key> = old.map(|(key, _)| *key).collect();
         old.into_iter().for_each(|key| runs.remove(key));
         runs.cut_before = runs.cut_before.filter(|cut| *cut > before);
     }

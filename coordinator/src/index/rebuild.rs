@@ -107,6 +107,11 @@ async fn fold(
 ) -> Result<u64, ReadError> {
     let (sender, mut batches) = mpsc::channel(STEPS_AHEAD);
     let mut reading = JoinSet::new();
+    // Runs that are carried may have nothing in the log.
+    let mut carried = Vec::new();
+    for shard in shards.iter().filter(|_| after == 0) {
+        carried.extend(log.journal.carried_runs(*shard).await?);
+    }
     let reader = log.clone();
     reading.spawn(async move { reader.read(&shards, after, through, &sender).await });
     let mut fold = Fold::default();
@@ -121,7 +126,9 @@ async fn fold(
     if let Some(read) = reading.join_next().await {
         read.map_err(|_| ReadError::new(&"the reader of the log ended"))??;
     }
-    let (mut rest, again) = fold.finish();
+    carried.retain(|id| !fold.knows(*id));
+    let (mut rest, mut again) = fold.finish();
+    again.extend(carried);
     for ids in again.into_iter().collect::<Vec<_>>().chunks(REPLAYS) {
         let replays = ids.iter().map(|id| replay(&log, *id));
         rest.extend(futures::future::try_join_all(replays).await?.into_iter().flatten().map(Arc::new));

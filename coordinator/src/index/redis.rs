@@ -78,7 +78,8 @@ impl RedisStore {
                 && let Some(summary) = rest.next()
             {
                 let key = Key::from(summary.id);
-                let expires = summary.id.created_at().after(RETENTION);
+                let until = if summary.has_ended() { summary.last_end() } else { Some(summary.deadline) };
+                let expires = until.unwrap_or_default().max(summary.id.created_at()).after(RETENTION);
                 let write = pipeline.cmd("EVALSHA").arg(&live.write).arg(1).arg(run_key(key));
                 write.arg(summary.sequence).arg(wire::encode(summary)).arg(expires.0);
                 sets::members(summary, |set, member| {

@@ -40,6 +40,11 @@ pub(crate) struct CallSummary {
 }
 
 impl Summary {
+    /// When the last of its calls ended.
+    pub(super) fn last_end(&self) -> Option<Timestamp> {
+        self.calls.iter().filter_map(|call| call.ended).max()
+    }
+
     pub(crate) fn of(run: &Run, sequence: u64) -> Self {
         let mut summary = Self {
             id: run.id(),

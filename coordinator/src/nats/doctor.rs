@@ -310,6 +310,7 @@ async fn buckets(context: &Context, log: &Config) -> Vec<Finding> {
         names::PAUSES_BUCKET,
         names::SCHEDULES_BUCKET,
         names::RECORDS_BUCKET,
+        names::CARRIED_BUCKET,
     ];
     let buckets = buckets.map(|bucket| (format!("bucket {bucket}"), format!("KV_{bucket}"), bucket));
     for (what, stream, bucket) in buckets.into_iter().chain([("objects".to_owned(), names::OBJECTS.to_owned(), "")]) {
@@ -343,7 +344,11 @@ fn bucket(what: String, info: &Info, bytes_max: i64, replicas: usize) -> Finding
     if percent >= u128::from(ROOM_SOON_PERCENT) {
         let advice = match stream.strip_prefix("KV_").unwrap_or(stream) {
             names::OBJECTS => "`toolyard log resize --objects`, as the operator".to_owned(),
-            names::RECORDS_BUCKET | names::REQUESTS_BUCKET | names::SCHEDULES_BUCKET | names::SNAPSHOTS_BUCKET => {
+            names::CARRIED_BUCKET
+            | names::RECORDS_BUCKET
+            | names::REQUESTS_BUCKET
+            | names::SCHEDULES_BUCKET
+            | names::SNAPSHOTS_BUCKET => {
                 "it gets its part of a larger log: `toolyard log resize`, as the operator".to_owned()
             }
             _ => format!("raise its limit: `nats stream edit {stream} --max-bytes`"),

@@ -3,12 +3,14 @@
 
 mod absent;
 mod append;
+mod carried;
 mod erase;
 mod gone;
 mod pages;
 mod room;
 mod tail;
 
+pub(crate) use self::carried::{Fence, Order};
 pub(crate) use self::pages::RunPages;
 use self::pages::all_of;
 use self::pages::{Batch, Stored};
@@ -94,6 +96,8 @@ pub(crate) struct Parts {
     turns: Turns,
     /// Older entries have left the log. In milliseconds since 1970.
     oldest: AtomicU64,
+    /// The first entry of the log, or an earlier one.
+    first: AtomicU64,
     /// The last entry of the log when its size was read.
     tip: AtomicU64,
     /// Until when the feed counts as late, in milliseconds since 1970.
@@ -166,6 +170,10 @@ pub(crate) struct Page {
     pub(crate) bytes: u64,
     /// Entries after the last page have left the log before they were read.
     pub(crate) is_cut: bool,
+    /// The last entry of the run that is carried beside the log, if its beginning was read from there; 0 otherwise.
+    pub(crate) carried: u64,
+    /// The messages of its entries, if they were asked for.
+    messages: Vec<Stored>,
 }
 
 impl Page {
@@ -176,6 +184,7 @@ impl Page {
 
     /// Applies its entries up to `last`.
     fn apply_through(self, last: u64, known: &mut Known) {
+        known.carried = known.carried.max(self.carried);
         for entry in self.entries.iter().filter(|entry| entry.sequence <= last) {
             known.apply(entry, &mut Vec::new());
         }
@@ -186,7 +195,7 @@ impl Page {
 }
 
 /// A message of the log, as far as it could be decoded.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(crate) enum Decoded {
     Entry(RunId, Arc<Entry>),
     Unread(Subject),
@@ -213,6 +222,7 @@ impl Journal {
             unheard,
             turns,
             oldest: AtomicU64::new(0),
+            first: AtomicU64::new(0),
             tip: AtomicU64::new(0),
             behind_until,
             last_mark: tokio::sync::Mutex::default(),
@@ -237,7 +247,9 @@ impl Journal {
     /// without an entry, a search for all subjects of the run would go through the whole log.
     pub(crate) async fn opened(&self, run: RunId) -> Result<Opened, ReadError> {
         let subject = Subject { run, place: SubjectKind::Run }.to_string();
-        let Some(last) = self.last_on(&subject).await? else { return Ok(Opened::No) };
+        let Some(last) = self.last_on(&subject).await? else {
+            return Ok(if self.carried_to(run).await? > 0 { Opened::Yes } else { Opened::No });
+        };
         let at = millis(last.time.unix_timestamp_nanos());
         // A run that was opened too late accepts no command, so its opening stays the last entry.
         let is_void = match decode(&subject, last.payload, last.sequence, at) {
@@ -247,10 +259,12 @@ impl Journal {
         Ok(if is_void { Opened::TooLate } else { Opened::Yes })
     }
 
-    /// The sequence of a run's last entry; 0 if the log has none. Read from the log's leader, so no replica's lag
-    /// matters.
+    /// The sequence of a run's last entry; 0 if there is none. Read from the log's leader, so no replica's lag matters.
     pub(crate) async fn last_of_run(&self, run: RunId) -> Result<u64, ReadError> {
-        Ok(self.last_on(&subject::of_run(run)).await?.map_or(0, |last| last.sequence))
+        match self.last_on(&subject::of_run(run)).await? {
+            Some(last) => Ok(last.sequence),
+            None => self.carried_to(run).await,
+        }
     }
 
     /// The sequence of a call's last output; 0 if it has none. Read from the log's leader, so no replica's lag matters.
@@ -379,6 +393,7 @@ impl Journal {
                     self.room.seen(seen, limits(&info.config), counted);
                     let log = LogNow::of(info);
                     self.note_oldest(log.oldest);
+                    self.note_first(log.first);
                     self.note_tip(log.last);
                     count(info, &log);
                 }
@@ -447,9 +462,9 @@ impl Journal {
             let message = StreamMessage::try_from(reply).map_err(|error| unavailable(&error))?;
             let at = millis(message.time.unix_timestamp_nanos());
             let bytes = counted_bytes(u32::try_from(message.payload.len()).unwrap_or(u32::MAX));
-            let what = decode(&message.subject, message.payload, message.sequence, at);
-            let (sequence, subject) = (message.sequence, message.subject.to_string());
-            batch.messages.push(Stored { sequence, subject, bytes, what });
+            let what = decode(&message.subject, message.payload.clone(), message.sequence, at);
+            let (sequence, subject, payload) = (message.sequence, message.subject.to_string(), message.payload);
+            batch.messages.push(Stored { sequence, subject, bytes, what, at, payload });
         }
     }
 }

@@ -33,10 +33,12 @@ const NO_STREAM: u64 = 10_059;
 /// Streams in a backup, in their order. Schedules come before the log: one that is older than the log fires again, and
 /// the request id keeps it from a second run, while one that is newer would miss a firing. Then the log: a request id
 /// that is newer than the log opens its run again, while a run whose id is missing could be opened twice. Objects come
-/// last, so that all objects to which the log refers are included.
-const BACKED_UP: [&str; 8] = [
+/// last, so that all objects to which the log refers are included. What is carried comes right after the log: entries that
+/// left the log before it was copied are there.
+const BACKED_UP: [&str; 9] = [
     "KV_ty-schedules",
     names::STREAM,
+    "KV_ty-carried",
     names::WEBHOOKS_STREAM,
     "KV_ty-requests",
     "KV_ty-tools",
@@ -63,7 +65,7 @@ pub enum OperateError {
     #[error("{stream} has {used} messages: with {asked} it would be full. Give at least {least}")]
     TooFew { stream: &'static str, used: u64, asked: u64, least: u64 },
     #[error(
-        "entries must be kept for at least {} h, because a run may last a day and can be read for an hour after it",
+        "entries must be kept for at least {} h, because a call may be executed for a day",
         RETENTION.as_secs() / 3600
     )]
     TooShort,
@@ -186,7 +188,13 @@ impl Operator {
         self.must_hold(names::STREAM, bytes).await?;
         let log_bytes = i64::try_from(bytes).unwrap_or(i64::MAX);
         let mut changed = Vec::from_iter(self.set(names::STREAM, "max_bytes", bytes).await?);
-        let growing = [names::RECORDS_BUCKET, names::REQUESTS_BUCKET, names::SCHEDULES_BUCKET, names::SNAPSHOTS_BUCKET];
+        let growing = [
+            names::CARRIED_BUCKET,
+            names::RECORDS_BUCKET,
+            names::REQUESTS_BUCKET,
+            names::SCHEDULES_BUCKET,
+            names::SNAPSHOTS_BUCKET,
+        ];
         for bucket in growing {
             let stream = format!("KV_{bucket}");
             let Some(info) = self.info(&stream).await? else { continue };

@@ -1,9 +1,10 @@
 //! Removes the beginning of the log: runs that have ended and are old, or for which there is no room. One coordinator
-//! does it, the owner of the first shard; the owners of all shards tell what they need. `owner::retention` decides.
+//! does it, the owner of the first shard; the owners of all shards tell what they need, and carry runs that would keep
+//! much of the log. `owner::retention` decides.
 
 use std::time::Duration;
 
-use owner::retention::{LogState, SETTLED_AFTER, Tail};
+use owner::retention::{CARRIED_AFTER, LogState, SETTLED_AFTER, Tail};
 use proto::convert::snapshot::Needs;
 use run::Shard;
 use tokio::sync::watch;
@@ -23,6 +24,8 @@ pub(crate) struct Retention {
     pub(crate) snapshots: Snapshots,
     pub(crate) owned: watch::Receiver<Owned>,
     pub(crate) tail: Tail,
+    /// The entries before this one would leave the log if nothing needed them: owners carry runs that do.
+    pub(crate) leaves_before: watch::Sender<u64>,
 }
 
 impl Retention {
@@ -35,12 +38,9 @@ impl Retention {
                 _ = look.tick() => {}
                 () = stop.cancelled() => return,
             }
-            if !self.owned.borrow().holds(FIRST) {
-                continue;
-            }
             // Cut off, it is harmless: the broker removes the entries, or does not.
             let removed = tokio::select! {
-                removed = self.remove(&mut has_begun) => removed,
+                removed = self.look(&mut has_begun) => removed,
                 () = stop.cancelled() => return,
             };
             if let Err(error) = removed {
@@ -49,34 +49,51 @@ impl Retention {
         }
     }
 
-    async fn remove(&self, has_begun: &mut bool) -> Result<(), ReadError> {
+    async fn look(&self, has_begun: &mut bool) -> Result<(), ReadError> {
         let log = self.journal.now().await?;
-        if !*has_begun {
-            self.journal.begin_cuts(&log).await?;
-            *has_begun = true;
+        if self.owned.borrow().holds(FIRST) {
+            if !*has_begun {
+                self.journal.begin_cuts(&log).await?;
+                *has_begun = true;
+            }
+            self.remove(&log).await?;
         }
-        let now = ::nats::now();
-        let is_old = self.tail.age.is_some_and(|age| now.since(log.first_at) > age);
-        if !is_old && !self.tail.is_exceeded(log.bytes, log.messages) {
-            return Ok(());
-        }
-        let needed_from = self.needed_from(&log).await?;
-        let state = LogState {
-            first: log.first,
-            last: log.last,
-            young_from: match self.tail.age {
-                Some(age) => self.journal.first_since(now.before(age), &log).await?,
-                None => 0,
-            },
-            settling_from: self.journal.first_since(now.before(SETTLED_AFTER), &log).await?,
-            bytes: log.bytes,
-            messages: log.messages,
+        let carries_by = Tail { age: Some(self.tail.age.unwrap_or(CARRIED_AFTER).min(CARRIED_AFTER)), ..self.tail };
+        let leaves_before = match self.state(&carries_by, &log).await? {
+            Some(state) => carries_by.keep_from(&state, u64::MAX).unwrap_or(0),
+            None => 0,
         };
-        if let Some(from) = self.tail.keep_from(&state, needed_from) {
-            self.journal.drop_before(from, &log).await?;
+        self.leaves_before.send_if_modified(|before| std::mem::replace(before, leaves_before) != leaves_before);
+        Ok(())
+    }
+
+    async fn remove(&self, log: &LogNow) -> Result<(), ReadError> {
+        let Some(state) = self.state(&self.tail, log).await? else { return Ok(()) };
+        if let Some(from) = self.tail.keep_from(&state, self.needed_from(log).await?) {
+            self.journal.drop_before(from, log).await?;
             tracing::debug!(first = log.first, from, last = log.last, "removed the oldest entries of the log");
         }
         Ok(())
+    }
+
+    /// The log as the decision needs it; `None` if nothing is to leave it.
+    async fn state(&self, tail: &Tail, log: &LogNow) -> Result<Option<LogState>, ReadError> {
+        let now = ::nats::now();
+        let is_old = tail.age.is_some_and(|age| now.since(log.first_at) > age);
+        if !is_old && !tail.is_exceeded(log.bytes, log.messages) {
+            return Ok(None);
+        }
+        Ok(Some(LogState {
+            first: log.first,
+            last: log.last,
+            young_from: match tail.age {
+                Some(age) => self.journal.first_since(now.before(age), log).await?,
+                None => 0,
+            },
+            settling_from: self.journal.first_since(now.before(SETTLED_AFTER), log).await?,
+            bytes: log.bytes,
+            messages: log.messages,
+        }))
     }
 
     /// The first entry that any shard needs; 0 if one has not told.

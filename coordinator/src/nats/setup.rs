@@ -20,7 +20,7 @@ use super::durability::{self, Durability, Synced};
 use super::memory;
 use super::notifications;
 
-/// How much longer than the longest run the log keeps events, so that none ages out during a run.
+/// How much longer than a call is executed the log keeps events, so that no job ages out meanwhile.
 const RETENTION_AFTER_END: Duration = Duration::from_secs(3600);
 /// Longest message of the log.
 const MESSAGE_BYTES_MAX: i32 = 1024 * 1024;
@@ -55,6 +55,9 @@ const LOG_BYTES_PER_SCHEDULE_BYTE: i64 = 512;
 /// The log's bytes divided by this are the size of the bucket of records: 2 MiB beside a log of 1 GiB, which is what a
 /// broker of 2 GiB still has room for.
 const LOG_BYTES_PER_RECORD_BYTE: i64 = 512;
+/// The log's bytes divided by this are the size of the bucket of carried runs: 64 MiB beside a log of 1 GiB, which is room
+/// for some 100,000 small runs that wait.
+const LOG_BYTES_PER_CARRIED_BYTE: i64 = 16;
 /// Minimum size of a bucket, however small the log is.
 const BUCKET_BYTES_MIN: i64 = 2 << 20;
 /// How long creating them is retried: a cluster that starts at the same time elects its leaders first, in 4-9 s.
@@ -153,6 +156,7 @@ fn store_bytes(options: &LogOptions) -> i64 {
         names::PAUSES_BUCKET,
         names::SCHEDULES_BUCKET,
         names::RECORDS_BUCKET,
+        names::CARRIED_BUCKET,
     ];
     let buckets: i64 = buckets.iter().map(|bucket| bucket_bytes(bucket, options.bytes_max)).sum();
     options.bytes_max + options.objects_bytes_max + notifications::BYTES_MAX + buckets
@@ -182,7 +186,7 @@ impl SetupError {
 
 /// How long the log keeps an event.
 pub(crate) const RETENTION: Duration =
-    Duration::from_secs(limit::RUN_LIFE_MAX.as_secs() + RETENTION_AFTER_END.as_secs());
+    Duration::from_secs(limit::EXECUTION_MAX.as_secs() + RETENTION_AFTER_END.as_secs());
 
 /// An error of the broker, and whether a retry may succeed soon.
 pub(super) struct BrokerError {
@@ -404,8 +408,9 @@ fn bucket_config(bucket: &str, max_age: Duration, options: &LogOptions) -> Confi
         discard: DiscardPolicy::New,
         allow_direct: true,
         deny_delete: true,
-        // The marker of a deleted schedule expires, because there may be any number of them.
-        allow_message_ttl: bucket == names::SCHEDULES_BUCKET,
+        // Markers of deleted schedules expire, because there may be any number of them, and carried runs some time after
+        // their end.
+        allow_message_ttl: [names::SCHEDULES_BUCKET, names::CARRIED_BUCKET].contains(&bucket),
         ..Config::default()
     }
 }
@@ -418,6 +423,7 @@ pub(super) fn bucket_bytes(bucket: &str, log_bytes: i64) -> i64 {
         names::REQUESTS_BUCKET => (log_bytes / LOG_BYTES_PER_REQUEST_BYTE).max(BUCKET_BYTES_MIN),
         names::SCHEDULES_BUCKET => (log_bytes / LOG_BYTES_PER_SCHEDULE_BYTE).max(BUCKET_BYTES_MIN),
         names::RECORDS_BUCKET => (log_bytes / LOG_BYTES_PER_RECORD_BYTE).max(BUCKET_BYTES_MIN),
+        names::CARRIED_BUCKET => (log_bytes / LOG_BYTES_PER_CARRIED_BYTE).max(BUCKET_BYTES_MIN),
         _ => (log_bytes / LOG_BYTES_PER_SNAPSHOT_BYTE).max(BUCKET_BYTES_MIN),
     }
 }

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use owner::{Action, Append, JobLease};
+use owner::{Action, Append, Expected, JobLease};
 use proto::convert::log::Dispatch;
 use proto::history;
 use run::{AttemptId, CallState, Effect, Event, Run, RunId};
@@ -11,7 +11,7 @@ use super::OwnerTask;
 use super::surroundings::Surroundings;
 use crate::auth::audit;
 use crate::metrics;
-use crate::nats::journal::{AppendError, Journal, NOTHING};
+use crate::nats::journal::{AppendError, Journal, ReadError};
 
 /// Messages to workers that are being sent; they wait only while the connection is stuck.
 const MESSAGES_MAX: usize = 1024;
@@ -63,7 +63,9 @@ impl OwnerTask {
 
     fn append(&mut self, append: Append) {
         let Append { run: id, effect, event, expected, hand_back } = append;
-        let run = self.owner.run(id).map(|known| Arc::clone(&known.run));
+        let known = self.owner.run(id);
+        let expected = Expected { entry: expected, carried: known.map_or(0, |known| known.carried) };
+        let run = known.map(|known| Arc::clone(&known.run));
         let job = run.as_ref().and_then(|run| job(run, effect, &event));
         let decided = match effect {
             Effect::Decide { call } => run.map(|run| (run, call)),
@@ -89,6 +91,7 @@ impl OwnerTask {
             Err(EffectError::Append(error)) => {
                 tracing::warn!(run.id = %id, ?effect, %error, "performing an effect failed, trying again");
             }
+            Err(EffectError::Carried(through)) => self.owner.handle_carried(id, through, ::nats::now()),
             Err(EffectError::Gone) => self.forget_gone(id),
         }
         let world = Surroundings::new(&self.io, &self.owner, self.limited);
@@ -140,6 +143,8 @@ pub(super) type EffectDone = (RunId, Effect, Result<(), EffectError>);
 #[derive(Debug)]
 pub(super) enum EffectError {
     Append(AppendError),
+    /// The entry that it must follow has left the log, because the run is carried through this entry.
+    Carried(u64),
     /// The entry that it must follow has left the log, so it can never be appended.
     Gone,
 }
@@ -151,15 +156,24 @@ async fn append_effect(
     id: RunId,
     event: Event,
     job: Option<&Dispatch>,
-    expected: u64,
+    expected: Expected,
 ) -> Result<u64, EffectError> {
     match journal.append(id, &[event], job, expected).await {
         Ok(sequence) => Ok(sequence),
-        Err(AppendError::Conflict) if expected > NOTHING => match journal.is_gone(id.shard(), expected).await {
-            Ok(true) => Err(EffectError::Gone),
-            Ok(false) => Err(EffectError::Append(AppendError::Conflict)),
-            Err(error) => Err(EffectError::Append(AppendError::Unavailable(error.to_string()))),
-        },
+        Err(AppendError::Conflict) if expected.entry > expected.carried => {
+            Err(why_conflict(journal, id, expected.entry)
+                .await
+                .unwrap_or_else(|error| EffectError::Append(AppendError::Unavailable(error.to_string()))))
+        }
         Err(error) => Err(EffectError::Append(error)),
     }
+}
+
+async fn why_conflict(journal: &Journal, id: RunId, expected: u64) -> Result<EffectError, ReadError> {
+    if !journal.is_gone(id.shard(), expected).await? {
+        return Ok(EffectError::Append(AppendError::Conflict));
+    }
+    // An earlier owner may have carried it.
+    let carried = journal.carried_to(id).await?;
+    Ok(if carried >= expected { EffectError::Carried(carried) } else { EffectError::Gone })
 }

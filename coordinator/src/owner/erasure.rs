@@ -128,8 +128,14 @@ impl OwnerTask {
         for left in [Left::All, Left::Objects] {
             for (slice, _) in self.slices.iter_mut().zip(every()).filter(|(_, shard)| ours.contains(shard)) {
                 let room = BATCH_MAX.saturating_sub(due.len());
-                let begun = slice.owed.begin(left, now, slice.snapshot.schedule.through(), room);
-                due.extend(begun.into_iter().map(|erasure| (erasure, left)));
+                for erasure in slice.owed.begin(left, now, slice.snapshot.schedule.through(), room) {
+                    if self.carrying.holds(erasure.run) {
+                        // Nothing of it must be carried afterwards.
+                        slice.owed.handle_erased(erasure.run, erasure.through, Err(left));
+                    } else {
+                        due.push((erasure, left));
+                    }
+                }
             }
         }
         if !due.is_empty() {
@@ -177,6 +183,7 @@ impl OwnerTask {
             }
             if attempted.has_left_log {
                 self.owner.forget_ended(run);
+                self.owner.handle_carried_whole(run);
                 self.io.index.erase(run, through);
             }
             COUNTS.erasures_failed.add(u64::from(result.is_err()));

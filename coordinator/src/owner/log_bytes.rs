@@ -171,10 +171,10 @@ impl OwnerTask {
             %tenant,
             "log quota of the tenant exceeded, cancelling a call that writes output"
         );
-        let (journal, revision) = (self.io.journal.clone(), known.revision(&place));
+        let (journal, expected) = (self.io.journal.clone(), known.expected(&place));
         self.send(async move {
             // If another command came first, the call's next output triggers another attempt.
-            if let Err(error) = journal.append(id, &events, None, revision).await {
+            if let Err(error) = journal.append(id, &events, None, expected).await {
                 tracing::debug!(run.id = %id, %error, "cancelling a call beyond its tenant's quota failed");
             }
         });

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use owner::{Append, overdue_ends};
+use owner::{Append, Expected, overdue_ends};
 use run::RunId;
 
 use super::{OwnerHandle, OwnerTask, Request};
@@ -42,6 +42,7 @@ async fn end_overdue(journal: &Journal, registry: &Registry, id: RunId) -> Resul
     let known = journal.known(id).await?;
     for Append { effect, event, expected, .. } in overdue_ends(&known, registry, ::nats::now()) {
         tracing::warn!(run.id = %id, ?effect, "ending what is overdue in the owner's place");
+        let expected = Expected { entry: expected, carried: known.carried };
         match journal.append(id, &[event], None, expected).await {
             Ok(_) | Err(AppendError::Conflict) => {}
             Err(error) => tracing::warn!(run.id = %id, ?effect, %error, "ending what is overdue failed"),

@@ -15,6 +15,7 @@ use super::recent::Recent;
 use super::run_state::Expecting;
 use super::takeover::TakeoverAge;
 use super::watcher::{Standing, Watcher};
+use crate::nats::journal::Fence;
 use crate::nats::notifications::QueuedNotification;
 use crate::nats::snapshots::Stored;
 
@@ -38,6 +39,8 @@ pub(super) struct ShardTask {
     /// When the shard's last watcher left; `None` while it has one.
     pub(super) unwatched: Option<Instant>,
     pub(super) snapshot: Snapshot,
+    /// The right to carry its runs.
+    pub(super) fence: Fence,
     /// Set while the shard is ours and not led yet.
     pub(super) takeover: Option<TakeoverAge>,
 }
@@ -59,6 +62,8 @@ pub(super) struct Snapshot {
     pub(super) stored: Stored,
     /// When the log that it describes was created.
     pub(super) log: u64,
+    /// What the shard needs of the log, as told last.
+    pub(super) needs_from: u64,
     pub(super) schedule: SnapshotSchedule,
 }
 

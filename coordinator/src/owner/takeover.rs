@@ -22,7 +22,7 @@ use super::surroundings::Surroundings;
 use super::watcher::{Before, Standing, Watcher};
 use super::{OwnerTask, claim, leads};
 use crate::metrics::COUNTS;
-use crate::nats::journal::{Journal, LogNow, ReadError};
+use crate::nats::journal::{Fence, Journal, LogNow, ReadError};
 use crate::nats::notifications::QueuedNotification;
 use crate::nats::setup::RETENTION;
 use crate::nats::snapshots::{Snapshots, Stored, WriteError};
@@ -52,6 +52,8 @@ pub(super) struct Taken {
     /// The barrier that was stored at its end.
     tip: u64,
     open: Vec<Known>,
+    /// Runs that have ended since the snapshot listed them.
+    ended: Vec<Known>,
     /// Runs that the snapshot lists as open and whose entries have left the log; each with its last entry.
     gone: Vec<(RunId, u64)>,
     /// Runs whose opening this release cannot read; each with its last entry.
@@ -61,6 +63,7 @@ pub(super) struct Taken {
     letters: Vec<QueuedNotification>,
     log_bytes: Vec<(TenantId, Vec<(Timestamp, u64)>)>,
     log: u64,
+    fence: Fence,
     /// The log position of the snapshot in the bucket, and the snapshot's location.
     written: u64,
     stored: Stored,
@@ -155,6 +158,7 @@ impl OwnerTask {
                 through,
                 tip,
                 open,
+                ended,
                 gone,
                 unread,
                 erasures,
@@ -162,12 +166,14 @@ impl OwnerTask {
                 letters,
                 log_bytes,
                 log,
+                fence,
                 written,
                 stored,
             } = taken;
             let follows = self.io.feeds.follows(shard);
             let Some(slice) = self.slices.get_mut(usize::from(shard.0)) else { continue };
-            if !self.owner.handle_taken(shard, Takeover { claim, through, tip, open, unread }, ::nats::now()) {
+            let takeover = Takeover { claim, through, tip, open, ended, unread };
+            if !self.owner.handle_taken(shard, takeover, ::nats::now()) {
                 continue;
             }
             // Existing watchers may have received less than is known; they skip entries that arrive twice.
@@ -176,7 +182,9 @@ impl OwnerTask {
                 slice.recent = Recent::default();
             }
             slice.seen = from;
-            slice.snapshot = super::shard::Snapshot { stored, log, schedule: SnapshotSchedule::at(written) };
+            slice.snapshot =
+                super::shard::Snapshot { stored, log, needs_from: 0, schedule: SnapshotSchedule::at(written) };
+            slice.fence = fence;
             slice.owed = Erasures::of(erasures, erasures_behind);
             slice.log_bytes = LogBytes::of(log_bytes);
             slice.outbox = Outbox::of(letters, written);
@@ -355,12 +363,18 @@ impl OwnerTask {
         let oldest = ::nats::now().before(RETENTION);
         for shard in every().filter(|shard| self.may_act(*shard)).collect::<Vec<_>>() {
             self.owner.forget_unread_before(shard, oldest);
-            let applied = self.owner.shard(shard).map_or(0, owner::ShardState::applied);
+            let Some(state) = self.owner.shard(shard) else { continue };
+            let (applied, needs_from) = (state.applied(), state.needed_from(::nats::now()));
             if self.io.journal.tip_seen() > applied + FALLS_BEHIND {
                 self.mark(shard);
             }
             let now = Instant::now().into_std();
-            if self.slice(shard).is_some_and(|slice| slice.snapshot.schedule.is_due(applied, now)) {
+            let Some(slice) = self.slice_mut(shard) else { continue };
+            if needs_from > slice.snapshot.needs_from {
+                // Something was carried: nothing else tells that the log may lose it.
+                slice.snapshot.schedule.outdate();
+            }
+            if slice.snapshot.schedule.is_due(applied, now) {
                 self.write_snapshot(shard);
             }
         }
@@ -390,7 +404,9 @@ impl OwnerTask {
         let letters = slice.outbox.list().map(|letter| (letter.subject.clone(), letter.body.clone())).collect();
         let (log, erasures, erasures_behind) = (slice.snapshot.log, slice.owed.list(), slice.owed.behind());
         let log_bytes = slice.log_bytes.list();
-        let needs = Needs { log, from: state.needed_from().min(needed_of(&slice.owed)) };
+        let needs_from = state.needed_from(::nats::now());
+        slice.snapshot.needs_from = needs_from;
+        let needs = Needs { log, from: needs_from.min(needed_of(&slice.owed)) };
         let snapshot = Snapshot { log, through, open, erasures, erasures_behind, letters, log_bytes };
         self.writes.spawn(async move {
             let result = match snapshots.write(shard, &snapshot, before).await {
@@ -478,10 +494,13 @@ async fn take_over_once(
     claim: u64,
     unreadable: &AtomicU32,
 ) -> Result<Taken, ReadError> {
-    // A leader that was replaced may return an older first entry; then more is read than needed.
-    let LogNow { created: log, first, .. } = journal.now().await?;
+    let LogNow { created: log, .. } = journal.now().await?;
+    // From here on no earlier owner carries runs of the shard.
+    let fence = journal.fence(shard, claim, false).await?;
     let tip = journal.mark(shard).await?;
     let (snapshot, stored) = snapshots.read(shard, log, tip).await?;
+    // Without a snapshot the shard is read from the log's beginning, and what is carried before that.
+    let carried = if snapshot.is_some() { Vec::new() } else { journal.carried_runs(shard).await? };
     let snapshot = snapshot.unwrap_or(Snapshot { log, ..Snapshot::default() });
     let written = snapshot.through;
     // A shard without entries since the snapshot is known up to the barrier.
@@ -489,25 +508,11 @@ async fn take_over_once(
     let (erasures, erasures_behind) = (snapshot.erasures, snapshot.erasures_behind);
     let letters = snapshot.letters.into_iter().map(|(subject, body)| QueuedNotification { subject, body }).collect();
     let mut log_bytes = snapshot.log_bytes;
-    let (mut open, mut gone, mut unread) = (Vec::new(), Vec::new(), Vec::new());
+    let mut runs = ReadRuns::default();
     if unreadable.load(Ordering::Relaxed) < UNREADABLE_MAX {
-        let reads = snapshot.open.into_iter().map(|(id, last)| async move {
-            let left = if last < first { Ok(Known::new(id)) } else { journal.left_of_run(id, last, tip).await };
-            left.map(|known| (last, known))
-        });
-        let mut reads = stream::iter(reads).buffer_unordered(READS_MAX);
-        while let Some(read) = reads.next().await {
-            let (last, known) = read.inspect_err(|_| {
-                unreadable.fetch_add(1, Ordering::Relaxed);
-            })?;
-            if known.may_be_opened() {
-                unread.push((known.run.id(), last));
-            } else if known.run.opened_at().is_none() {
-                gone.push((known.run.id(), last));
-            } else if !known.run.status().is_final() {
-                open.push(known);
-            }
-        }
+        runs.read(journal, snapshot.open, tip).await.inspect_err(|_| {
+            unreadable.fetch_add(1, Ordering::Relaxed);
+        })?;
     } else {
         tracing::error!(
             %shard,
@@ -516,13 +521,17 @@ async fn take_over_once(
         );
         // All bytes are counted again.
         (through, log_bytes) = (0, Vec::new());
+        runs.read_carried(journal, journal.carried_runs(shard).await?, (fence, tip)).await?;
     }
+    runs.read_carried(journal, carried, (fence, tip)).await?;
+    let ReadRuns { open, ended, gone, unread } = runs;
     Ok(Taken {
         shard,
         claim,
         through,
         tip,
         open,
+        ended,
         gone,
         unread,
         erasures,
@@ -530,7 +539,61 @@ async fn take_over_once(
         letters,
         log_bytes,
         log,
+        fence,
         written,
         stored,
     })
+}
+
+/// The runs of a shard that were read at a takeover.
+#[derive(Debug, Default)]
+struct ReadRuns {
+    open: Vec<Known>,
+    ended: Vec<Known>,
+    gone: Vec<(RunId, u64)>,
+    unread: Vec<(RunId, u64)>,
+}
+
+impl ReadRuns {
+    /// Reads the runs of a snapshot, each with its last entry.
+    async fn read(&mut self, journal: &Journal, listed: Vec<(RunId, u64)>, tip: u64) -> Result<(), ReadError> {
+        let reads =
+            listed.into_iter().map(|(id, last)| async move { Ok((last, journal.left_of_run(id, last, tip).await?)) });
+        let mut reads = stream::iter(reads).buffer_unordered(READS_MAX);
+        while let Some(read) = reads.next().await {
+            let (last, known): (u64, Known) = read?;
+            let run = known.run.id();
+            if known.may_be_opened() {
+                self.unread.push((run, last));
+            } else if known.run.opened_at().is_none() {
+                self.gone.push((run, last));
+            } else {
+                self.take(known);
+            }
+        }
+        Ok(())
+    }
+
+    /// Reads runs of which something is carried.
+    async fn read_carried(
+        &mut self,
+        journal: &Journal,
+        carried: Vec<RunId>,
+        (fence, tip): (Fence, u64),
+    ) -> Result<(), ReadError> {
+        let reads = carried.into_iter().map(|id| journal.carried_through(id, fence, tip));
+        let mut reads = stream::iter(reads).buffer_unordered(READS_MAX);
+        while let Some(read) = reads.next().await {
+            let known = read?;
+            if known.run.opened_at().is_some() {
+                self.take(known);
+            }
+        }
+        Ok(())
+    }
+
+    fn take(&mut self, known: Known) {
+        let runs = if known.run.status().is_final() { &mut self.ended } else { &mut self.open };
+        runs.push(known);
+    }
 }

@@ -48,7 +48,7 @@ impl Runs {
             if events.is_empty() {
                 return Ok(EraseOutcome::Matched);
             }
-            match self.journal.append(id, &events, None, known.revision(&SubjectKind::Run)).await {
+            match self.journal.append(id, &events, None, known.expected(&SubjectKind::Run)).await {
                 Ok(_) => return Ok(EraseOutcome::Requested),
                 // Another command for the run was stored first; decide again.
                 Err(AppendError::Conflict) => {}

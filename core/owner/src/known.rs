@@ -16,15 +16,41 @@ pub struct Known {
     pub first: u64,
     /// The sequence of the run's last entry.
     pub last: u64,
+    /// The entries up to this one are carried beside the log, and may have left it; 0 if none are.
+    pub carried: u64,
     /// The last entry on each place that was passed over, including void jobs. Empty except in rare cases.
     unread: Vec<(SubjectKind, u64)>,
+}
+
+/// What an append expects to be last on its subject.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Expected {
+    /// This entry; 0 for none.
+    pub entry: u64,
+    /// Entries of its run up to this one may leave the log, because they are carried.
+    pub carried: u64,
+}
+
+impl Expected {
+    /// What is last on the subject in a log that begins with the entry `first`: nothing if the entry has left it. Then an
+    /// entry that came later would still be there, because what is young never leaves.
+    #[must_use]
+    pub fn in_log(self, first: u64) -> u64 {
+        if self.entry <= self.carried && self.entry < first { 0 } else { self.entry }
+    }
+}
+
+impl From<u64> for Expected {
+    fn from(entry: u64) -> Self {
+        Self { entry, carried: 0 }
+    }
 }
 
 impl Known {
     /// A run before anything of its log was read.
     #[must_use]
     pub fn new(id: RunId) -> Self {
-        Self { run: Arc::new(Run::new(id)), first: 0, last: 0, unread: Vec::new() }
+        Self { run: Arc::new(Run::new(id)), first: 0, last: 0, carried: 0, unread: Vec::new() }
     }
 
     /// Applies the next entry, and adds the facts that the run accepted from it to `heard`.
@@ -37,6 +63,17 @@ impl Known {
             self.pass_over(place, entry.sequence);
         }
         Arc::make_mut(&mut self.run).apply(entry, heard);
+    }
+
+    /// The first entry of the log that is needed as long as the run is open: the first one that is not carried, or that
+    /// is the job of a call which a worker executes or will execute. `u64::MAX` if none is.
+    #[must_use]
+    pub fn needed_from(&self) -> u64 {
+        if self.carried == 0 {
+            return self.first;
+        }
+        let later = if self.last > self.carried { self.carried + 1 } else { u64::MAX };
+        self.run.calls().iter().filter_map(Call::job_in_use).min().unwrap_or(u64::MAX).min(later)
     }
 
     fn reach(&mut self, sequence: u64) {
@@ -73,5 +110,11 @@ impl Known {
         };
         let passed_over = self.unread.iter().find(|(unread, _)| unread == place);
         understood.max(passed_over.map_or(0, |(_, sequence)| *sequence))
+    }
+
+    /// What an append at a place of the run expects.
+    #[must_use]
+    pub fn expected(&self, place: &SubjectKind) -> Expected {
+        Expected { entry: self.revision(place), carried: self.carried }
     }
 }

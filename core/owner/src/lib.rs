@@ -24,7 +24,7 @@ mod world;
 
 pub use action::{Action, Append, JobLease};
 pub use asking::{Asking, Unanswered, UserAnswer, UserQuestion};
-pub use known::Known;
+pub use known::{Expected, Known};
 pub use outbox::{Outbox, notified};
 pub use overdue::{OVERDUE, overdue_ends};
 pub use owner::{Applied, Owner};

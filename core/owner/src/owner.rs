@@ -10,7 +10,7 @@ use crate::action::{Action, JobLease, action};
 use crate::asking::{Asking, UserQuestion, asking};
 use crate::known::Known;
 use crate::lost::{forsaken, lost_attempt, stranded};
-use crate::shard::{OpenRun, Phase, ShardState, Takeover};
+use crate::shard::{HalfCarried, OpenRun, Phase, ShardState, Takeover};
 use crate::unclaimed::Unclaimed;
 use crate::unread::{Noted, Unread};
 use crate::verdict::{Question, REDELIVERED, verdict};
@@ -113,14 +113,15 @@ impl Owner {
 
     /// The open runs of a claimed shard were read. Returns `false` if the shard was lost or claimed again meanwhile.
     pub fn handle_taken(&mut self, shard: Shard, taken: Takeover, now: Timestamp) -> bool {
-        let Takeover { claim, through, tip, open, unread } = taken;
+        let Takeover { claim, through, tip, open, ended, unread } = taken;
         let Some(state) = self.shards.get_mut(usize::from(shard.0)) else { return false };
         if state.phase != (Phase::Taking { claim }) {
             return false;
         }
         state.phase = Phase::Replaying { claim, tip };
         state.applied = through;
-        state.runs = open.into_iter().map(|known| (known.run.id(), OpenRun::new(known))).collect();
+        state.runs = open.into_iter().map(|known| (known.run.id(), OpenRun::new(known, now))).collect();
+        state.half_carried = ended.iter().filter_map(|known| Some((known.run.id(), HalfCarried::of(known)?))).collect();
         state.unread = Unread::of(unread, now);
         true
     }
@@ -184,7 +185,7 @@ impl Owner {
         let leads = state.phase.leads();
         let opens = entry.events.iter().any(|event| matches!(event, Event::RunOpened(_)));
         if opens {
-            state.runs.entry(id).or_insert_with(|| OpenRun::new(Known::new(id)));
+            state.runs.entry(id).or_insert_with(|| OpenRun::new(Known::new(id), now));
             state.unread.remove(id);
         }
         let Some(open) = state.runs.get_mut(&id) else {
@@ -226,7 +227,9 @@ impl Owner {
 
     /// Removes a run that is open no more: it has ended, or its entries have left the log.
     pub fn close(&mut self, id: RunId) -> Option<OpenRun> {
-        let open = self.shards.get_mut(usize::from(id.shard().0))?.runs.remove(&id)?;
+        let state = self.shards.get_mut(usize::from(id.shard().0))?;
+        let open = state.runs.remove(&id)?;
+        state.half_carried.extend(HalfCarried::of(&open.known).map(|half| (id, half)));
         if let Some(timer) = open.timer {
             self.timers.remove(&(timer, id));
         }
@@ -244,6 +247,20 @@ impl Owner {
     pub fn forget_ended(&mut self, id: RunId) {
         if let Some(state) = self.shards.get_mut(usize::from(id.shard().0)) {
             state.ended.forget(id);
+        }
+    }
+
+    /// More of an open run was carried, through this entry.
+    pub fn handle_carried(&mut self, id: RunId, through: u64, now: Timestamp) {
+        if let Some(state) = self.shards.get_mut(usize::from(id.shard().0)) {
+            state.handle_carried(id, through, now);
+        }
+    }
+
+    /// All of a run that has ended was carried, or it was erased.
+    pub fn handle_carried_whole(&mut self, id: RunId) {
+        if let Some(state) = self.shards.get_mut(usize::from(id.shard().0)) {
+            state.half_carried.remove(&id);
         }
     }
 

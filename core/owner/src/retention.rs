@@ -5,8 +5,12 @@ use std::time::Duration;
 
 /// Younger entries stay whatever the log's size is. A copy of an entry counts for [`run::STORED_WITHIN`] after it was
 /// written, and expects that nothing is on its subject: it must find the first one. The rest of the time is by how much
-/// clocks of the broker's nodes may differ, and how long a server that was replaced may not know it.
+/// clocks of the broker's nodes may differ, and how long a server that was replaced may not know it. Younger entries and
+/// younger runs are not carried either: most runs end before.
 pub const SETTLED_AFTER: Duration = Duration::from_secs(30);
+/// Entries that are older than this are carried whatever the log's size is, because the broker drops them at an age that
+/// is not much higher.
+pub const CARRIED_AFTER: Duration = Duration::from_secs(20 * 3600);
 /// For fewer entries a log that is too full is not cut: each cut makes the broker look at all its consumers.
 const ENTRIES_MIN: u64 = 512;
 

@@ -6,6 +6,7 @@ use run::{RunId, Timestamp};
 
 use crate::ended::Ended;
 use crate::known::Known;
+use crate::retention::SETTLED_AFTER;
 use crate::unread::Unread;
 
 /// The state of the shard's ownership. `claim` distinguishes two periods in which it was ours.
@@ -65,6 +66,8 @@ pub struct Takeover {
     /// The end of the shard's log when it became ours.
     pub tip: u64,
     pub open: Vec<Known>,
+    /// Runs that ended and whose beginning may be carried.
+    pub ended: Vec<Known>,
     /// Runs whose opening this release cannot read, each with its last entry.
     pub unread: Vec<(RunId, u64)>,
 }
@@ -77,11 +80,53 @@ pub struct OpenRun {
     pub(crate) timer: Option<Timestamp>,
     /// Bytes of its entries in the log, as far as they were counted.
     pub stored_bytes: u64,
+    /// What was carried last counts after a while only: a server of the broker that was replaced may not know it.
+    carried: Option<Carried>,
+}
+
+/// What the log needed to keep of a run before more of it was carried.
+#[derive(Debug, Clone, Copy)]
+struct Carried {
+    needed_from: u64,
+    at: Timestamp,
 }
 
 impl OpenRun {
-    pub(crate) fn new(known: Known) -> Self {
-        Self { known, timer: None, stored_bytes: 0 }
+    /// A run as it was read at this time.
+    pub(crate) fn new(known: Known, now: Timestamp) -> Self {
+        let carried = (known.carried > 0).then_some(Carried { needed_from: known.first, at: now });
+        Self { known, timer: None, stored_bytes: 0, carried }
+    }
+
+    /// The first entry of the log that the run needs.
+    fn needed_from(&self, now: Timestamp) -> u64 {
+        let young = self.carried.filter(|carried| now.since(carried.at) < SETTLED_AFTER);
+        young.map_or(self.known.needed_from(), |carried| carried.needed_from)
+    }
+}
+
+/// The first entry of a run that is not carried; `u64::MAX` if there is none.
+fn uncarried_from(known: &Known) -> u64 {
+    match known.carried {
+        0 => known.first,
+        carried if known.last > carried => carried + 1,
+        _ => u64::MAX,
+    }
+}
+
+/// A run that ended and whose beginning may be carried.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct HalfCarried {
+    last: u64,
+    needed_from: u64,
+}
+
+impl HalfCarried {
+    /// `None` for a run that is open, or that nobody has begun to carry because it was young when it ended.
+    pub(crate) fn of(known: &Known) -> Option<Self> {
+        let ended_at = known.run.status().is_final().then_some(known.run.ended_at()).flatten()?;
+        let is_old = ended_at.since(known.run.id().created_at()) >= SETTLED_AFTER;
+        is_old.then(|| Self { last: known.last, needed_from: uncarried_from(known) })
     }
 }
 
@@ -91,6 +136,8 @@ pub struct ShardState {
     pub(crate) phase: Phase,
     pub(crate) applied: u64,
     pub(crate) runs: BTreeMap<RunId, OpenRun>,
+    /// Runs that ended and whose beginning may be carried: with that alone, they would look open.
+    pub(crate) half_carried: BTreeMap<RunId, HalfCarried>,
     pub(crate) ended: Ended,
     pub(crate) unread: Unread,
 }
@@ -139,18 +186,45 @@ impl ShardState {
     /// The content of a snapshot: the runs that the next owner must read, each with its last entry. Ended runs are left
     /// out, and entries behind [`Self::applied`] follow from the log.
     pub fn snapshot(&self) -> impl Iterator<Item = (RunId, u64)> {
-        self.runs.iter().map(|(id, open)| (*id, open.known.last)).chain(self.unread.list())
+        let open = self.runs.iter().map(|(id, open)| (*id, open.known.last));
+        let ended = self.half_carried.iter().map(|(id, run)| (*id, run.last));
+        open.chain(ended).chain(self.unread.list())
+    }
+
+    /// The runs of which more is to be carried, so that the log need not keep entries before `before`, the ones that
+    /// keep most of it first. Those before it must be older than [`SETTLED_AFTER`].
+    #[must_use]
+    pub fn to_carry(&self, before: u64) -> Vec<RunId> {
+        let open = self.runs.iter().map(|(id, open)| (uncarried_from(&open.known), *id));
+        let mut runs: Vec<(u64, RunId)> = open.filter(|(from, _)| *from < before).collect();
+        runs.sort_unstable();
+        runs.into_iter().map(|(_, id)| id).collect()
+    }
+
+    /// The runs that ended and of which everything is to be carried if the beginning is.
+    pub fn half_carried(&self) -> impl Iterator<Item = RunId> {
+        self.half_carried.keys().copied()
     }
 
     /// The first entry of the log that the shard's runs need: those of open runs are read at a takeover. 0 if that is
     /// not known.
     #[must_use]
-    pub fn needed_from(&self) -> u64 {
+    pub fn needed_from(&self, now: Timestamp) -> u64 {
         if !self.unread.is_empty() {
             return 0;
         }
-        let firsts = self.runs.values().map(|open| open.known.first);
-        firsts.min().unwrap_or(u64::MAX).min(self.applied + 1)
+        let open = self.runs.values().map(|open| open.needed_from(now));
+        let ended = self.half_carried.values().map(|run| run.needed_from);
+        open.chain(ended).min().unwrap_or(u64::MAX).min(self.applied + 1)
+    }
+
+    /// More of an open run was carried, through this entry.
+    pub(crate) fn handle_carried(&mut self, id: RunId, through: u64, now: Timestamp) {
+        let Some(open) = self.runs.get_mut(&id).filter(|open| open.known.carried < through) else { return };
+        // What was carried before counts on.
+        let needed_from = open.needed_from(now);
+        open.known.carried = through;
+        open.carried = Some(Carried { needed_from, at: now });
     }
 
     pub(crate) fn come_to(&mut self, position: u64) {

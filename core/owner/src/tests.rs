@@ -151,7 +151,7 @@ impl Story {
     fn begin() -> Self {
         let mut story = Self::without_shard();
         story.owner.handle_claimed(SHARD, 1);
-        let taken = Takeover { claim: 1, through: 0, tip: 0, open: Vec::new(), unread: Vec::new() };
+        let taken = Takeover { claim: 1, through: 0, tip: 0, open: Vec::new(), ended: Vec::new(), unread: Vec::new() };
         assert!(story.owner.handle_taken(SHARD, taken, START) && story.owner.begin_to_lead(SHARD));
         story
     }

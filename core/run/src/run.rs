@@ -188,6 +188,12 @@ impl Run {
         self.opened_at
     }
 
+    /// When the run ended; `None` before that.
+    #[must_use]
+    pub fn ended_at(&self) -> Option<Timestamp> {
+        self.ended_at
+    }
+
     #[must_use]
     pub fn deadline(&self) -> Timestamp {
         self.deadline

@@ -11,8 +11,8 @@ pub mod config;
 use run::PoolId;
 
 use proto::names::{
-    self, LEASES_BUCKET, OBJECTS, PAUSES_BUCKET, RECORDS_BUCKET, REQUESTS_BUCKET, SCHEDULES_BUCKET, SNAPSHOTS_BUCKET,
-    STREAM, TOOLS_BUCKET, WEBHOOKS_STREAM,
+    self, CARRIED_BUCKET, LEASES_BUCKET, OBJECTS, PAUSES_BUCKET, RECORDS_BUCKET, REQUESTS_BUCKET, SCHEDULES_BUCKET,
+    SNAPSHOTS_BUCKET, STREAM, TOOLS_BUCKET, WEBHOOKS_STREAM,
 };
 use proto::object;
 
@@ -210,6 +210,8 @@ fn coordinator() -> Vec<String> {
         format!("$JS.API.STREAM.PURGE.KV_{TOOLS_BUCKET}"),
         // Parts of snapshots that were replaced.
         format!("$JS.API.STREAM.PURGE.KV_{SNAPSHOTS_BUCKET}"),
+        // What is carried of runs that are erased.
+        format!("$JS.API.STREAM.PURGE.KV_{CARRIED_BUCKET}"),
         // Queues of pools that are paused.
         format!("$JS.API.CONSUMER.PAUSE.{STREAM}.*"),
         // Of runs that are not to be stored nothing is kept.
@@ -224,8 +226,16 @@ fn coordinator() -> Vec<String> {
         format!("$JS.API.CONSUMER.MSG.NEXT.{WEBHOOKS_STREAM}.>"),
     ];
     subjects.extend(
-        [LEASES_BUCKET, PAUSES_BUCKET, RECORDS_BUCKET, REQUESTS_BUCKET, SCHEDULES_BUCKET, SNAPSHOTS_BUCKET]
-            .map(|bucket| format!("$KV.{bucket}.>")),
+        [
+            CARRIED_BUCKET,
+            LEASES_BUCKET,
+            PAUSES_BUCKET,
+            RECORDS_BUCKET,
+            REQUESTS_BUCKET,
+            SCHEDULES_BUCKET,
+            SNAPSHOTS_BUCKET,
+        ]
+        .map(|bucket| format!("$KV.{bucket}.>")),
     );
     subjects.extend([format!("$JS.ACK.{STREAM}.>"), format!("$JS.ACK.*.*.{STREAM}.>")]);
     subjects.extend(
@@ -280,6 +290,7 @@ pub const WHO_AM_I: &str = "$SYS.REQ.USER.INFO";
 /// The log, and the buckets beside it.
 fn streams() -> impl Iterator<Item = String> {
     let buckets = [
+        CARRIED_BUCKET,
         LEASES_BUCKET,
         PAUSES_BUCKET,
         RECORDS_BUCKET,

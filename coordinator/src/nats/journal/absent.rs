@@ -7,6 +7,7 @@
 use run::RunId;
 use tokio::time::{Duration, Instant};
 
+use super::pages::Counts;
 use super::{Journal, LAG_PAUSE, READ_PATIENCE, ReadError};
 use crate::nats::setup::RETENTION;
 
@@ -35,13 +36,13 @@ impl Journal {
         // Any entries of the run have left the log.
         let opened_by = id.created_at().after(run::NEVER_OPENED_AFTER);
         if ::nats::now().since(id.created_at()) > RETENTION || self.oldest() > opened_by {
-            return Ok(true);
+            return Ok(self.carried_to(id).await? == 0);
         }
         let mark = self.mark_behind(id).await?;
         let give_up = Instant::now() + READ_PATIENCE;
         loop {
-            let (subjects, through) = self.counts_through(id).await?;
-            if !subjects.is_empty() {
+            let Counts { subjects, through, .. } = self.counts_through(id).await?;
+            if !subjects.is_empty() || self.carried_to(id).await? > 0 {
                 return Ok(false);
             }
             if through >= mark {

@@ -9,6 +9,7 @@ use async_nats::jetstream;
 use async_nats::jetstream::context::PublishError;
 use bytes::Bytes;
 use nats::append::{AppendFailure, PAUSE, Pauses};
+use owner::Expected;
 use proto::convert::log::{self, Dispatch};
 use proto::names;
 use proto::subject::{Subject, SubjectKind};
@@ -46,7 +47,7 @@ struct Draft<'events> {
     job: Option<&'events Dispatch>,
     subject: String,
     payload: Bytes,
-    expected: u64,
+    expected: Expected,
     /// The last moment at which it counts.
     not_after: Timestamp,
     /// Until when it is retried.
@@ -71,7 +72,7 @@ impl<'events> Draft<'events> {
         run: RunId,
         events: &'events [Event],
         job: Option<&'events Dispatch>,
-        expected: u64,
+        expected: Expected,
         from: Timestamp,
     ) -> Result<Self, AppendError> {
         let Some(place) = SubjectKind::of(events) else { return Err(AppendError::Conflict) };
@@ -94,9 +95,9 @@ impl Journal {
         run: RunId,
         events: &[Event],
         job: Option<&Dispatch>,
-        expected: u64,
+        expected: impl Into<Expected>,
     ) -> Result<u64, AppendError> {
-        self.append_draft(&Draft::new(run, events, job, expected, ::nats::now())?).await
+        self.append_draft(&Draft::new(run, events, job, expected.into(), ::nats::now())?).await
     }
 
     /// Appends the opening of a run that other requests may open as well, and that none opened before `unopened_at`. If
@@ -107,7 +108,7 @@ impl Journal {
         events: &[Event],
         unopened_at: Timestamp,
     ) -> Result<u64, AppendError> {
-        self.append_draft(&Draft::new(run, events, None, NOTHING, unopened_at)?).await
+        self.append_draft(&Draft::new(run, events, None, NOTHING.into(), unopened_at)?).await
     }
 
     async fn append_draft(&self, draft: &Draft<'_>) -> Result<u64, AppendError> {
@@ -126,7 +127,7 @@ impl Journal {
         events: &[Event],
         delivered: impl Future<Output = u64>,
     ) -> Result<u64, AppendError> {
-        let draft = Draft::new(run, events, None, NOTHING, ::nats::now())?;
+        let draft = Draft::new(run, events, None, NOTHING.into(), ::nats::now())?;
         let may_wait = draft.payload.len() <= UNHEARD_BYTES_MAX && ::nats::now().0 >= self.behind_until.load(Relaxed);
         let permit = if may_wait { self.unheard.try_acquire().ok() } else { None };
         let sequence = match permit {
@@ -176,10 +177,11 @@ impl Journal {
     async fn store(&self, draft: &Draft<'_>, mut sent: bool) -> Result<u64, AppendError> {
         let (mut warned, mut pauses) = (false, Pauses::default());
         let mut reason = "there is no connection to it".to_owned();
+        let mut expected = draft.expected.in_log(self.first());
         while Instant::now() < draft.give_up {
             // The library would buffer messages now, and send them when it is connected again, however late.
             if self.is_connected() {
-                let published = self.publish(&draft.subject, draft.payload.clone(), draft.expected);
+                let published = self.publish(&draft.subject, draft.payload.clone(), expected);
                 let error = match tokio::time::timeout_at(draft.give_up, published).await {
                     Ok(Ok(sequence)) => return Ok(sequence),
                     Ok(Err(error)) => error,
@@ -196,6 +198,8 @@ impl Journal {
                 };
                 reason = error.to_string();
                 match refused {
+                    // The entry that is expected may have left the log since its beginning was read.
+                    Some(AppendError::Conflict) if self.expects_other(draft, &mut expected).await => {}
                     Some(refused) if !sent => return Err(refused),
                     Some(refused) => match self.found_or_refused(draft, refused).await {
                         // The leader does not show the entry yet that caused the conflict.
@@ -215,15 +219,28 @@ impl Journal {
         if sent { self.give_up(draft, reason).await } else { Err(AppendError::Unavailable(reason)) }
     }
 
+    /// Whether something else is to be expected at the broker than `expected`, which becomes that.
+    async fn expects_other(&self, draft: &Draft<'_>, expected: &mut u64) -> bool {
+        if *expected == NOTHING || draft.expected.entry > draft.expected.carried {
+            return false;
+        }
+        // It notes the log's beginning.
+        if let Err(error) = Box::pin(self.now()).await {
+            tracing::debug!(%error, "reading where the log begins failed");
+        }
+        let before = std::mem::replace(expected, draft.expected.in_log(self.first()));
+        *expected != before
+    }
+
     /// Whether messages are sent immediately. A hung connection is not detected for some seconds.
-    fn is_connected(&self) -> bool {
+    pub(super) fn is_connected(&self) -> bool {
         self.broker.client.connection_state() == State::Connected
     }
 
     /// A later copy was rejected, possibly because an earlier one was stored.
     async fn found_or_refused(&self, draft: &Draft<'_>, refused: AppendError) -> Result<u64, AppendError> {
         for _ in 0..LOOKS_WHEN_FULL {
-            match (self.find(&draft.subject, draft.expected, &draft.payload).await, &refused) {
+            match (self.find(&draft.subject, draft.expected.entry, &draft.payload).await, &refused) {
                 (Ok(Found::Own(sequence)), _) => return Ok(sequence),
                 (Ok(Found::Others), AppendError::Conflict) => return Err(refused),
                 // The answering server does not have the conflicting entry yet: a leader that has just been elected.
@@ -243,7 +260,7 @@ impl Journal {
             tokio::time::sleep(draft.not_after.since(::nats::now()) + Duration::from_millis(1)).await;
         }
         if self.is_connected() {
-            let found = self.find(&draft.subject, draft.expected, &draft.payload);
+            let found = self.find(&draft.subject, draft.expected.entry, &draft.payload);
             if let Ok(Ok(Found::Own(sequence))) = tokio::time::timeout(LAST_LOOK, found).await {
                 return Ok(sequence);
             }
@@ -268,7 +285,7 @@ impl Journal {
             return false;
         }
         let mut headers = HeaderMap::new();
-        headers.insert(header::NATS_EXPECTED_LAST_SUBJECT_SEQUENCE, HeaderValue::from(draft.expected));
+        headers.insert(header::NATS_EXPECTED_LAST_SUBJECT_SEQUENCE, HeaderValue::from(draft.expected.entry));
         let published = self.broker.client.publish_with_headers(draft.subject.clone(), headers, draft.payload.clone());
         published.await.is_ok()
     }
@@ -303,7 +320,7 @@ mod tests {
     async fn what_is_refused_for_want_of_room_is_confirmed_if_an_earlier_copy_is_in_the_log() {
         let (_server, journal) = journal().await;
         let events = [Event::RunClosed];
-        let draft = Draft::new(fresh(), &events, None, NOTHING, ::nats::now()).expect("it has a place");
+        let draft = Draft::new(fresh(), &events, None, NOTHING.into(), ::nats::now()).expect("it has a place");
         let full = || AppendError::Full { is_certain: false };
         let refused = journal.found_or_refused(&draft, full()).await;
         assert!(matches!(refused, Err(AppendError::Full { .. })), "{refused:?}");
@@ -316,7 +333,7 @@ mod tests {
     async fn a_conflict_with_something_that_the_new_leader_does_not_show_is_not_taken_for_anothers_entry() {
         let (_server, journal) = journal().await;
         let (run, events) = (fresh(), [Event::RunClosed]);
-        let draft = Draft::new(run, &events, None, NOTHING, ::nats::now()).expect("it has a place");
+        let draft = Draft::new(run, &events, None, NOTHING.into(), ::nats::now()).expect("it has a place");
         let unknown = journal.found_or_refused(&draft, AppendError::Conflict).await;
         assert!(matches!(unknown, Err(AppendError::Unavailable(_))), "{unknown:?}");
         journal.append(run, &events, None, NOTHING).await.expect("stored");

@@ -25,6 +25,8 @@ impl Journal {
     /// Erases the entries of a run up to `through`, and none after that, because the same request may have opened the
     /// run again. The broker forgets them immediately; their bytes leave its files when it next compacts them.
     pub(crate) async fn erase(&self, run: RunId, through: u64) -> Result<(), ReadError> {
+        // What is carried of it begins with the opening.
+        self.erase_carried(run).await?;
         if let Err(error) = self.delete(run, through).await {
             tracing::debug!(run.id = %run, %error, "purging a run whose entries cannot be deleted one by one");
             self.purge(run, through).await?;
@@ -80,6 +82,6 @@ impl Journal {
         let is_opened = page.entries.iter().any(|entry| entry.events.iter().any(opens))
             // An entry of a newer release may open it.
             || page.unread.iter().any(|(place, _)| place.may_open());
-        Ok(!is_opened)
+        Ok(!is_opened && self.carried_to(run).await? == 0)
     }
 }

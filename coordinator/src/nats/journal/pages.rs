@@ -4,14 +4,15 @@
 //! the messages of other runs (4.5 ms of processor time in a log of a million runs). A read of one subject is a lookup
 //! (0.05 ms in any log). Listing the subjects of a run and their numbers of messages is a lookup, too.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 
 use async_nats::datetime::parse_rfc3339;
 use async_nats::jetstream::stream::RawMessageErrorKind;
+use bytes::Bytes;
 use futures::future::try_join_all;
 use proto::names;
 use proto::subject::{self, Subject, SubjectKind};
-use run::{Event, RunId};
+use run::{Event, RunId, Timestamp};
 use serde::Deserialize;
 use tokio::time::Instant;
 
@@ -35,10 +36,33 @@ pub(crate) struct RunPages {
     first: Option<u64>,
     /// The last entry that was read.
     through: u64,
-    /// Counted entries are gone: the run was erased or ages out. The counts are useless then.
-    shrank: bool,
+    mode: Mode,
     /// Only servers that have this entry of the log are trusted.
     mark: u64,
+    /// Whether pages have the messages of their entries too.
+    with_messages: bool,
+}
+
+/// How the end of the run is known.
+#[derive(Debug)]
+enum Mode {
+    /// The log's leader tells the numbers of messages.
+    Counted,
+    /// Counted entries are gone: the run was erased or ages out. The counts are useless then.
+    Uncounted,
+    /// The run begins with what is carried of it, of which this is still to be read. `through` is its last entry.
+    Carried { through: u64, rest: VecDeque<Stored> },
+}
+
+/// The result of an attempt to read a page.
+enum Attempt {
+    Read(Batch),
+    /// What follows of the run was carried.
+    Carried(Vec<Stored>),
+    /// A replica of the broker lags behind the leader, or the run shrank meanwhile.
+    Lags,
+    /// Entries that were counted are gone.
+    Shrank,
 }
 
 /// The progress of reading a subject.
@@ -57,12 +81,18 @@ struct Rest {
 
 impl RunPages {
     pub(crate) fn new(journal: Journal, run: RunId, bytes: usize) -> Self {
-        Self { journal, run, bytes, read: HashMap::new(), first: None, through: 0, shrank: false, mark: 0 }
+        let (read, first, mode) = (HashMap::new(), None, Mode::Counted);
+        Self { journal, run, bytes, read, first, through: 0, mode, mark: 0, with_messages: false }
     }
 
     /// Pages with everything that was stored before a barrier.
     pub(super) fn behind(self, mark: u64) -> Self {
         Self { mark, ..self }
+    }
+
+    /// Pages with the messages of their entries.
+    pub(super) fn with_messages(self) -> Self {
+        Self { with_messages: true, ..self }
     }
 
     /// The last entry that was read.
@@ -102,7 +132,7 @@ impl RunPages {
         let give_up = Instant::now() + READ_PATIENCE;
         loop {
             if let Some(batch) = self.patient_attempt().await? {
-                if !self.shrank {
+                if matches!(self.mode, Mode::Counted) || batch.last {
                     return Ok(self.take(batch));
                 }
                 if self.is_cut().await? {
@@ -125,7 +155,8 @@ impl RunPages {
     /// Whether entries may have left the log that follow the ones that were read. The log loses its beginning, so as
     /// long as it has the last one that was read, it has those after it.
     async fn is_cut(&self) -> Result<bool, ReadError> {
-        Ok(self.shrank && self.through > 0 && self.journal.is_gone(self.run.shard(), self.through).await?)
+        let is_uncounted = matches!(self.mode, Mode::Uncounted) && self.through > 0;
+        Ok(is_uncounted && self.journal.is_gone(self.run.shard(), self.through).await?)
     }
 
     fn cut(&self) -> Page {
@@ -140,44 +171,114 @@ impl RunPages {
     }
 
     fn take(&mut self, batch: Batch) -> Page {
-        self.first = self.first.or(batch.messages.first().map(|message| message.sequence));
-        for message in &batch.messages {
-            let read = self.read.entry(message.subject.clone()).or_default();
-            (read.messages, read.last) = (read.messages + 1, message.sequence);
-        }
+        let carried = match &self.mode {
+            Mode::Counted => {
+                self.first = self.first.or(batch.messages.first().map(|message| message.sequence));
+                for message in &batch.messages {
+                    let read = self.read.entry(message.subject.clone()).or_default();
+                    (read.messages, read.last) = (read.messages + 1, message.sequence);
+                }
+                0
+            }
+            Mode::Uncounted => 0,
+            Mode::Carried { through, .. } => *through,
+        };
+        let messages = if self.with_messages { batch.messages.clone() } else { Vec::new() };
         let page = batch.page(self.through);
         self.through = page.through;
-        page
+        Page { carried, messages, ..page }
     }
 
+    /// The next messages; `None` if they are not known yet.
     async fn patient_attempt(&mut self) -> Result<Option<Batch>, ReadError> {
-        let (batch, shrank) = self.journal.patiently("retrying to read a page of the log", || self.attempt()).await?;
-        self.shrank |= shrank;
-        Ok(batch)
+        if let Some(batch) = self.of_rest() {
+            return Ok(Some(batch));
+        }
+        match self.journal.patiently("retrying to read a page of the log", || self.attempt()).await? {
+            Attempt::Read(batch) => Ok(Some(batch)),
+            Attempt::Carried(messages) => {
+                let through = messages.last().map_or(self.through, |message| message.sequence);
+                self.mode = Mode::Carried { through, rest: messages.into() };
+                Ok(self.of_rest())
+            }
+            Attempt::Lags => Ok(None),
+            Attempt::Shrank => {
+                self.mode = Mode::Uncounted;
+                Ok(None)
+            }
+        }
     }
 
-    /// The next messages, and whether the run shrank; `None` if a replica of the broker lags behind the leader, or the
-    /// run shrank meanwhile.
-    async fn attempt(&self) -> Result<(Option<Batch>, bool), ReadError> {
-        if self.shrank {
-            return Ok((Some(self.by_wildcard(self.through, PAGE_ENTRIES).await?), false));
+    /// The next messages of what is carried, if any are left.
+    fn of_rest(&mut self) -> Option<Batch> {
+        let Mode::Carried { rest, .. } = &mut self.mode else { return None };
+        let (mut messages, mut bytes) = (Vec::new(), 0);
+        while bytes < self.bytes && messages.len() < PAGE_ENTRIES {
+            let Some(message) = rest.pop_front() else { break };
+            bytes += message.payload.len();
+            messages.push(message);
         }
-        let (counts, through) = self.journal.counts_through(self.run).await?;
+        (!messages.is_empty()).then_some(Batch { messages, last: false })
+    }
+
+    async fn attempt(&self) -> Result<Attempt, ReadError> {
+        match self.mode {
+            Mode::Counted => self.attempt_counted().await,
+            Mode::Uncounted => {
+                let later = self.journal.carried_after(self.run, self.through).await?;
+                if !later.is_empty() {
+                    return Ok(Attempt::Carried(later));
+                }
+                Ok(Attempt::Read(Batch { last: false, ..self.by_wildcard(self.through, PAGE_ENTRIES).await? }))
+            }
+            Mode::Carried { .. } => self.attempt_carried().await,
+        }
+    }
+
+    async fn attempt_counted(&self) -> Result<Attempt, ReadError> {
+        let Counts { subjects, through, .. } = self.journal.counts_through(self.run).await?;
         if through < self.mark {
-            return Ok((None, false));
+            return Ok(Attempt::Lags);
         }
         // The broker deletes a run's oldest entries first: as long as the first one exists, the counts are complete.
         if let Some(first) = self.first
             && !self.journal.holds(first).await?
         {
-            return Ok((None, true));
+            return Ok(Attempt::Shrank);
         }
-        let rests: Vec<Rest> = counts.iter().filter_map(|(subject, count)| self.rest(subject, *count)).collect();
+        let rests: Vec<Rest> = subjects.iter().filter_map(|(subject, count)| self.rest(subject, *count)).collect();
         let batch = match rests.len() {
             ..=SUBJECTS_MAX => self.by_subject(rests).await?,
             _ => self.by_number(rests.iter().map(|rest| rest.messages).sum()).await?,
         };
-        Ok((batch, false))
+        let Some(batch) = batch else { return Ok(Attempt::Lags) };
+        if self.through == 0 && !batch.messages.first().is_some_and(Stored::opens) {
+            let carried = self.journal.carried_after(self.run, self.through).await?;
+            if !carried.is_empty() {
+                return Ok(Attempt::Carried(carried));
+            }
+        }
+        Ok(Attempt::Read(batch))
+    }
+
+    /// The entries after those that were carried.
+    async fn attempt_carried(&self) -> Result<Attempt, ReadError> {
+        let Counts { subjects, through, first } = self.journal.counts_through(self.run).await?;
+        if through < self.mark {
+            return Ok(Attempt::Lags);
+        }
+        // What follows may have been carried meanwhile, and have left the log.
+        if first > self.through + 1 {
+            let later = self.journal.carried_after(self.run, self.through).await?;
+            if !later.is_empty() {
+                return Ok(Attempt::Carried(later));
+            }
+        }
+        if subjects.is_empty() {
+            return Ok(Attempt::Read(Batch { messages: Vec::new(), last: true }));
+        }
+        let batch = self.by_wildcard(self.through, PAGE_ENTRIES).await?;
+        Ok(Attempt::Read(Batch { last: false, ..batch }))
     }
 
     fn rest(&self, subject: &str, count: u64) -> Option<Rest> {
@@ -262,12 +363,14 @@ pub(super) struct Batch {
     pub(super) last: bool,
 }
 
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(super) struct Stored {
     pub(super) sequence: u64,
     pub(super) subject: String,
     pub(super) bytes: u64,
     pub(super) what: Decoded,
+    pub(super) at: Timestamp,
+    pub(super) payload: Bytes,
 }
 
 impl Stored {
@@ -281,7 +384,7 @@ impl Batch {
     /// As a page of the entries after `after`.
     pub(super) fn page(self, after: u64) -> Page {
         let mut page = Page { through: after, last: self.last, ..Page::default() };
-        for Stored { sequence, subject: _, bytes, what } in self.messages {
+        for Stored { sequence, bytes, what, .. } in self.messages {
             page.through = sequence;
             page.bytes += bytes;
             match what {
@@ -292,6 +395,16 @@ impl Batch {
         }
         page
     }
+}
+
+/// What the log has of a run.
+pub(super) struct Counts {
+    /// The numbers of messages by subject.
+    pub(super) subjects: HashMap<String, u64>,
+    /// The last entry of the log that the answering server has.
+    pub(super) through: u64,
+    /// The first one.
+    first: u64,
 }
 
 #[derive(Deserialize)]
@@ -328,11 +441,11 @@ impl Journal {
 
     /// The subjects of a run and their numbers of messages, as the log's leader has them.
     pub(super) async fn counts(&self, run: RunId) -> Result<HashMap<String, u64>, ReadError> {
-        self.counts_through(run).await.map(|(counts, _)| counts)
+        self.counts_through(run).await.map(|counts| counts.subjects)
     }
 
-    /// As [`Self::counts`], and the last entry of the log that the answering server has.
-    pub(super) async fn counts_through(&self, run: RunId) -> Result<(HashMap<String, u64>, u64), ReadError> {
+    /// As [`Self::counts`], with the first and the last entry of the log that the answering server has.
+    pub(super) async fn counts_through(&self, run: RunId) -> Result<Counts, ReadError> {
         let filter = serde_json::json!({ "subjects_filter": subject::of_run(run) });
         let reply = self.broker.context.request(format!("STREAM.INFO.{}", names::STREAM), &filter).await;
         let info: Info = reply.map_err(|error| ReadError::new(&error))?;
@@ -341,7 +454,8 @@ impl Journal {
                 if let Ok(first) = parse_rfc3339(&state.first_ts) {
                     self.note_oldest(oldest(state.first_seq, first.unix_timestamp_nanos()));
                 }
-                Ok((state.subjects, state.last_seq))
+                self.note_first(state.first_seq);
+                Ok(Counts { subjects: state.subjects, through: state.last_seq, first: state.first_seq })
             }
             Info { error: Some(error), .. } => Err(ReadError(error.description)),
             Info { state: None, error: None } => Err(ReadError("the broker returned no state of the log".to_owned())),

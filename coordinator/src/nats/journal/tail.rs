@@ -64,7 +64,9 @@ impl Journal {
     /// The log as its leader has it, which may have been replaced without knowing it.
     pub(crate) async fn now(&self) -> Result<LogNow, ReadError> {
         let stream = self.broker.patient.get_stream(names::STREAM).await.map_err(|error| ReadError::new(&error))?;
-        Ok(LogNow::of(stream.cached_info()))
+        let log = LogNow::of(stream.cached_info());
+        self.note_first(log.first);
+        Ok(log)
     }
 
     /// The first entry that was stored at a time or later; the one after the last if there is none.
@@ -110,6 +112,15 @@ impl Journal {
 
     pub(super) fn note_oldest(&self, oldest: Timestamp) {
         self.oldest.fetch_max(oldest.0, Relaxed);
+    }
+
+    /// The first entry of the log, or an earlier one.
+    pub(crate) fn first(&self) -> u64 {
+        self.first.load(Relaxed)
+    }
+
+    pub(super) fn note_first(&self, first: u64) {
+        self.first.fetch_max(first, Relaxed);
     }
 
     /// The last entry of the log, as last read.

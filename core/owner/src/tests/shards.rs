@@ -3,7 +3,7 @@
 use super::*;
 
 fn taken(claim: u64, through: u64, tip: u64, open: Vec<Known>) -> Takeover {
-    Takeover { claim, through, tip, open, unread: vec![(run_id(9), 3)] }
+    Takeover { claim, through, tip, open, ended: Vec::new(), unread: vec![(run_id(9), 3)] }
 }
 
 #[test]
@@ -108,11 +108,90 @@ fn the_delay_of_a_call_is_ended_at_its_time_or_by_the_next_owner_if_that_comes_l
     let mut known = Known::new(run);
     known.apply(&Entry { sequence: 1, at: START, not_after: None, hooked: false, events: opens() }, &mut Vec::new());
     next.owner.handle_claimed(SHARD, 2);
-    let taken = Takeover { claim: 2, through: 1, tip: 1, open: vec![known], unread: Vec::new() };
+    let taken = Takeover { claim: 2, through: 1, tip: 1, open: vec![known], ended: Vec::new(), unread: Vec::new() };
     assert!(next.owner.handle_taken(SHARD, taken, next.now) && next.owner.begin_to_lead(SHARD));
     next.owner.check_shard(SHARD, next.now, &next.world);
     let actions = next.actions();
     assert_eq!(appended(&actions), [&ended]);
     let actions = next.log(run, vec![ended]);
     assert_eq!(appended(&actions), [&dispatched]);
+}
+
+/// A run that was opened two minutes before the stories begin.
+fn old_run(number: u8) -> RunId {
+    format!("run_00_018bcfe393407e3f8a1b2c3d4e5f60{number:02x}").parse().expect("a run id")
+}
+
+fn shard(story: &Story) -> &ShardState {
+    story.owner.shard(SHARD).expect("the only one")
+}
+
+#[test]
+fn what_is_carried_leaves_the_log_after_a_while_but_for_jobs_that_a_worker_may_still_take() {
+    let mut story = Story::begin();
+    let (waiting, working) = (old_run(1), old_run(2));
+    let for_client = CallSpec { route: Route::Client, ..spec("a") };
+    story.log(waiting, vec![opening(vec![for_client])]);
+    story.log(working, vec![opening(vec![spec("a")])]);
+    story.log(working, vec![Event::CallDispatched { call: CALL, pool: pool() }]);
+    let needs = |story: &Story| shard(story).needed_from(story.now);
+    assert_eq!((shard(&story).to_carry(1), shard(&story).to_carry(3)), (vec![], vec![waiting, working]));
+    story.owner.handle_carried(waiting, 1, story.now);
+    story.owner.handle_carried(working, 3, story.now);
+    assert_eq!((needs(&story), shard(&story).to_carry(9)), (1, vec![]), "it is all too young");
+    story.wait(30);
+    assert_eq!(needs(&story), 3, "the job");
+    story.log(waiting, vec![Event::RunClosed]);
+    assert_eq!(shard(&story).to_carry(9), vec![waiting], "an entry more");
+    story.log(working, vec![Event::CallCancelled { call: CALL }]);
+    story.owner.handle_carried_whole(working);
+    assert_eq!(needs(&story), 2, "what follows the last entry that is carried");
+    story.owner.handle_carried(waiting, 4, story.now);
+    story.owner.handle_carried(waiting, 1, story.now);
+    assert_eq!(needs(&story), 2, "it stays until it counts that more is carried");
+    story.wait(30);
+    assert_eq!(needs(&story), shard(&story).applied() + 1);
+}
+
+#[test]
+fn a_run_whose_beginning_may_be_carried_is_carried_whole_once_it_ends_by_the_next_owner_too() {
+    let mut story = Story::begin();
+    let (old, young) = (old_run(1), run_id(1));
+    story.log(old, vec![opening(vec![spec("a")])]);
+    story.log(young, vec![opening(vec![spec("a")])]);
+    let mut known = story.owner.run(old).expect("it is open").clone();
+    known.carried = 1;
+    for run in [old, young] {
+        story.log(run, vec![Event::CallCancelled { call: CALL }]);
+    }
+    assert_eq!(shard(&story).half_carried().collect::<Vec<_>>(), [old]);
+    assert_eq!(
+        (shard(&story).needed_from(story.now), shard(&story).snapshot().collect::<Vec<_>>()),
+        (1, vec![(old, 3)])
+    );
+    // The next owner reads it because it is in the snapshot.
+    let ends = Entry {
+        sequence: 3,
+        at: START,
+        not_after: None,
+        hooked: false,
+        events: vec![Event::CallCancelled { call: CALL }],
+    };
+    known.apply(&ends, &mut Vec::new());
+    let mut next = Story::without_shard();
+    next.owner.handle_claimed(SHARD, 2);
+    let taken = Takeover { claim: 2, through: 4, tip: 4, open: Vec::new(), ended: vec![known], unread: Vec::new() };
+    assert!(next.owner.handle_taken(SHARD, taken, START));
+    assert_eq!((shard(&next).half_carried().collect::<Vec<_>>(), shard(&next).needed_from(START)), (vec![old], 2));
+    next.owner.handle_carried_whole(old);
+    assert_eq!((shard(&next).half_carried().count(), shard(&next).needed_from(START)), (0, 5));
+}
+
+#[test]
+fn an_append_expects_what_is_last_in_the_log_and_nothing_if_that_is_carried_and_has_left() {
+    let expected = |entry, carried| Expected { entry, carried };
+    assert_eq!(expected(7, 9).in_log(7), 7, "it is still there");
+    assert_eq!(expected(7, 9).in_log(8), 0);
+    assert_eq!(expected(7, 6).in_log(8), 7, "the run has left the log, and its command is refused");
+    assert_eq!(expected(0, 9).in_log(8), 0);
 }

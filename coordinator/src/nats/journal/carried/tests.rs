@@ -1,0 +1,177 @@
+//! Carrying with a real broker.
+
+use owner::Expected;
+use proto::subject::{Subject, SubjectKind};
+use run::{CallIndex, Event, RunOpened};
+
+use super::super::RunPages;
+use super::super::tests::{fresh, journal};
+use super::*;
+
+const SHARD: Shard = Shard(0);
+const ALL: Timestamp = Timestamp(u64::MAX);
+
+/// The id of a run that is old enough to be carried, and young enough to be opened.
+fn old() -> RunId {
+    let at = ::nats::now().0 - 60_000;
+    RunId::new(SHARD, uuid::Builder::from_unix_timestamp_millis(at, &rand::random()).into_uuid())
+}
+
+fn order(run: RunId, fence: Fence) -> Order {
+    Order { run, fence, expires: ::nats::now().after(Duration::from_secs(3600)) }
+}
+
+async fn open(journal: &Journal, run: RunId) -> u64 {
+    let opened = Event::RunOpened(RunOpened { deadline: ALL, open: true, ..RunOpened::default() });
+    journal.append(run, &[opened], None, 0).await.expect("stored")
+}
+
+/// Adds entries to calls of the run, each after an entry of another run.
+async fn add(journal: &Journal, run: RunId, places: &mut Vec<u64>, entries: u16) {
+    for number in 0..entries {
+        journal.append(fresh(), &[Event::RunClosed], None, 0).await.expect("stored");
+        let call = CallIndex(number % 3);
+        let subject = Subject { run, place: SubjectKind::Control { call } }.to_string();
+        let last = journal.last_on(&subject).await.expect("the broker is there").map_or(0, |last| last.sequence);
+        places.push(journal.append(run, &[Event::CallDropped { call }], None, last).await.expect("stored"));
+    }
+}
+
+async fn drop_before(journal: &Journal, sequence: u64) {
+    let log = journal.now().await.expect("the broker is there");
+    journal.drop_before(sequence, &log).await.expect("it can be removed");
+}
+
+async fn sequences(mut pages: RunPages) -> Vec<u64> {
+    let mut read = Vec::new();
+    loop {
+        let page = pages.next_known().await.expect("it can be read");
+        assert!(!page.is_cut, "nothing is missing");
+        read.extend(page.entries.iter().map(|entry| entry.sequence));
+        if page.last {
+            return read;
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_carried_run_is_read_whole_and_in_order_whatever_of_it_has_left_the_log() {
+    let (_server, journal) = journal().await;
+    let fence = journal.fence(SHARD, 1, false).await.expect("it is written");
+    for bytes in [1 << 20, 150] {
+        let (run, pages) = (old(), |run| RunPages::new(journal.clone(), run, bytes));
+        let mut places = vec![open(&journal, run).await];
+        add(&journal, run, &mut places, 6).await;
+        let mut begun = pages(run);
+        let first = begun.next(places[6]).await.expect("it can be read");
+        // Carried twice, the second time with more.
+        for leaves in [0, 3, 7] {
+            let through = *places.last().expect("it has entries");
+            assert_eq!(journal.carry(order(run, fence), ALL).await.expect("it is carried"), through);
+            drop_before(&journal, places[0].max(places[leaves.min(places.len() - 1)])).await;
+            assert_eq!(sequences(pages(run)).await, places, "{bytes} bytes, {leaves} have left");
+            add(&journal, run, &mut places, 5).await;
+            assert_eq!(sequences(pages(run)).await, places, "{bytes} bytes, {leaves} have left");
+            let known = journal.known(run).await.expect("it can be read");
+            assert_eq!((known.first, known.last), (places[0], *places.last().expect("it has entries")));
+            assert!(known.run.opened_at().is_some());
+            assert!(!journal.is_absent(run).await.expect("it is known"));
+            assert_eq!(journal.last_of_run(run).await.expect("it is known"), known.last);
+        }
+        // A reader goes on where it was.
+        assert_eq!(journal.carry(order(run, fence), ALL).await.expect("it is carried"), places[21]);
+        drop_before(&journal, places[21] + 1).await;
+        let read = places.iter().position(|place| *place == first.through).expect("an entry");
+        assert_eq!(sequences(begun).await, places[read + 1..], "{bytes} bytes");
+        assert_eq!(journal.last_of_run(run).await.expect("it is known"), places[21]);
+        let page = journal.carried_page(run, places[9]).await.expect("it can be read");
+        assert_eq!((page.carried, page.entries[0].sequence), (places[21], places[10]));
+    }
+}
+
+#[tokio::test]
+async fn an_append_expects_nothing_in_place_of_what_has_left_the_log_and_still_notices_what_came_since() {
+    let (_server, journal) = journal().await;
+    let other = Journal::new(&journal.broker);
+    let fence = journal.fence(SHARD, 1, false).await.expect("it is written");
+    let run = old();
+    let mut places = vec![open(&journal, run).await];
+    add(&journal, run, &mut places, 1).await;
+    let carried = journal.carry(order(run, fence), ALL).await.expect("it is carried");
+    let call = CallIndex(0);
+    let known = other.known(run).await.expect("it can be read");
+    assert_eq!(known.revision(&SubjectKind::Control { call }), 0, "the fold does not know the call");
+    let expected = Expected { entry: places[1], carried };
+    drop_before(&journal, places[1] + 1).await;
+    let events = [Event::CallDropped { call }];
+    // It has not noticed that the log begins later.
+    let stored = other.append(run, &events, None, expected).await.expect("stored");
+    let late = other.append(run, &events, None, expected).await;
+    assert!(matches!(late, Err(crate::nats::journal::AppendError::Conflict)), "{late:?}");
+    let known = other.known(run).await.expect("it can be read");
+    assert_eq!((known.last, known.carried), (stored, carried));
+}
+
+#[tokio::test]
+async fn an_owner_that_was_replaced_carries_nothing_nor_does_what_it_sent_before() {
+    let (_server, journal) = journal().await;
+    let run = old();
+    let fence = journal.fence(SHARD, 1, false).await.expect("it is written");
+    assert_eq!(journal.fence(SHARD, 1, false).await.expect("it is there"), fence);
+    let anew = journal.fence(SHARD, 1, true).await.expect("it is written");
+    let opened = open(&journal, run).await;
+    assert!(journal.carry(order(run, fence), ALL).await.is_err(), "it was sent before the fence");
+    let next = journal.fence(SHARD, 2, false).await.expect("it is written");
+    assert!(journal.carry(order(run, anew), ALL).await.is_err(), "another owner has the shard");
+    let late = journal.fence(SHARD, 1, true).await.expect("it can be asked for");
+    assert!(journal.carry(order(run, late), ALL).await.is_err(), "the later owner's stays");
+    assert_eq!(journal.carried_to(run).await.expect("it is known"), 0);
+    assert_eq!(journal.carry(order(run, next), ALL).await.expect("it is carried"), opened);
+    assert_eq!(journal.carried_runs(SHARD).await.expect("they are listed"), [run]);
+}
+
+#[tokio::test]
+async fn all_of_a_run_that_has_ended_is_carried_if_its_beginning_is_and_nothing_of_one_that_is_erased() {
+    let (_server, journal) = journal().await;
+    let fence = journal.fence(SHARD, 1, false).await.expect("it is written");
+    let (whole, never) = (old(), old());
+    for run in [whole, never] {
+        let mut places = vec![open(&journal, run).await];
+        if run == whole {
+            journal.carry(order(run, fence), ALL).await.expect("it is carried");
+        }
+        add(&journal, run, &mut places, 2).await;
+        journal.carry_ended(order(run, fence)).await.expect("it is carried");
+        let through = if run == whole { places[2] } else { 0 };
+        assert_eq!(journal.carried_to(run).await.expect("it is known"), through);
+    }
+    drop_before(&journal, journal.now().await.expect("the broker is there").last).await;
+    assert!(journal.known(whole).await.expect("it can be read").run.opened_at().is_some());
+    assert!(journal.known(never).await.expect("it can be read").run.opened_at().is_none());
+    let last = journal.last_of_run(whole).await.expect("it is known");
+    journal.erase(whole, last).await.expect("it can be erased");
+    assert_eq!(journal.carried_to(whole).await.expect("it is known"), 0);
+    assert!(journal.is_absent(whole).await.expect("it is known"));
+}
+
+#[tokio::test]
+async fn a_long_run_is_carried_in_parts_of_which_those_behind_a_restored_log_are_forgotten() {
+    let (_server, journal) = journal().await;
+    let fence = journal.fence(SHARD, 1, false).await.expect("it is written");
+    let run = old();
+    let mut places = vec![open(&journal, run).await];
+    for _ in 0..7 {
+        let reason = "x".repeat(200 << 10);
+        let last = *places.last().expect("it has entries");
+        let events = [Event::RunCancelRequested { reason }];
+        places.push(journal.append(run, &events, None, last).await.expect("stored"));
+    }
+    journal.carry(order(run, fence), ALL).await.expect("it is carried");
+    assert_eq!(journal.carried(run).await.expect("it can be read").parts.len(), 4);
+    assert_eq!(sequences(RunPages::new(journal.clone(), run, PAGE_BYTES)).await, places);
+    drop_before(&journal, places[7]).await;
+    // As if the log had been restored from a copy that was made after the fourth entry.
+    let known = journal.carried_through(run, fence, places[3]).await.expect("it can be read");
+    assert_eq!((known.last, known.carried), (places[3], places[3]));
+    assert_eq!(journal.carried_to(run).await.expect("it is known"), places[3]);
+}

@@ -1,0 +1,92 @@
+//! Entries of runs that stay open for long, as they are kept beside the log.
+
+use bytes::Bytes;
+use prost::Message as _;
+use run::Timestamp;
+
+use super::{InvalidMessage, VERSION, check_version};
+use crate::wire::v1 as wire;
+
+/// Entries of a run that follow one another in the log.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct CarriedPart {
+    /// The last entry of the part before; 0 in the first part.
+    pub after: u64,
+    pub entries: Vec<CarriedEntry>,
+}
+
+/// A message of the log, as it was.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct CarriedEntry {
+    /// Its subject behind the run: call, kind and pool.
+    pub place: String,
+    pub sequence: u64,
+    pub at: Timestamp,
+    pub payload: Bytes,
+}
+
+impl CarriedPart {
+    /// The last entry of the part.
+    #[must_use]
+    pub fn through(&self) -> u64 {
+        self.entries.last().map_or(self.after, |entry| entry.sequence)
+    }
+
+    #[must_use]
+    pub fn encode(&self) -> Bytes {
+        let entry = |entry: &CarriedEntry| wire::CarriedEntry {
+            place: entry.place.clone(),
+            sequence: entry.sequence,
+            at_ms: entry.at.0,
+            payload: entry.payload.clone(),
+        };
+        let entries = self.entries.iter().map(entry).collect();
+        wire::CarriedPart { version: VERSION, after: self.after, entries }.encode_to_vec().into()
+    }
+
+    /// Decodes a part.
+    ///
+    /// # Errors
+    /// The message is something else, or its entries are not in the order of the log.
+    pub fn decode(payload: Bytes) -> Result<Self, InvalidMessage> {
+        let wire::CarriedPart { version, after, entries } = wire::CarriedPart::decode(payload)?;
+        check_version(version)?;
+        let entry = |entry: wire::CarriedEntry| CarriedEntry {
+            place: entry.place,
+            sequence: entry.sequence,
+            at: Timestamp(entry.at_ms),
+            payload: entry.payload,
+        };
+        let part = Self { after, entries: entries.into_iter().map(entry).collect() };
+        let sequences = std::iter::once(after).chain(part.entries.iter().map(|entry| entry.sequence));
+        if !sequences.is_sorted_by(|one, next| one < next) {
+            return Err(InvalidMessage::Missing("the order of the entries"));
+        }
+        Ok(part)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn part(sequences: &[u64]) -> CarriedPart {
+        let entry = |sequence: &u64| CarriedEntry {
+            place: "_.run".to_owned(),
+            sequence: *sequence,
+            at: Timestamp(7 * sequence),
+            payload: Bytes::from_static(b"opening"),
+        };
+        CarriedPart { after: 3, entries: sequences.iter().map(entry).collect() }
+    }
+
+    #[test]
+    fn a_part_comes_back_as_it_was_and_one_out_of_order_is_refused() {
+        let whole = part(&[4, 9]);
+        assert_eq!(CarriedPart::decode(whole.encode()).expect("it is one"), whole);
+        assert_eq!((whole.through(), part(&[]).through()), (9, 3));
+        for wrong in [part(&[3]), part(&[9, 4]), part(&[4, 4])] {
+            assert!(CarriedPart::decode(wrong.encode()).is_err(), "{wrong:?}");
+        }
+    }
+}

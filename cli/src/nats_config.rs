@@ -68,7 +68,7 @@ pub(crate) struct Args {
     #[arg(long, value_name = "DIR", default_value = "/data")]
     store_dir: String,
     /// Bytes that it may keep there: the log, as `toolyard coordinator --log-max-bytes` has it, and the rest
-    #[arg(long, value_name = "B", default_value_t = 2 << 30)]
+    #[arg(long, value_name = "B", default_value_t = 3 << 30)]
     store_bytes: u64,
     /// The path of the server's certificate (PEM) on the server. With it TLS is required
     #[arg(long, value_name = "FILE", requires = "tls_key")]

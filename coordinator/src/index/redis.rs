@@ -4,6 +4,7 @@
 //! |---|---|
 //! | `ty:run:<place>` | a hash: `s` the log sequence up to which it is valid, `d` the summary, `m` the sets it is in |
 //! | `ty:runs…`, `ty:calls…` | sorted sets of places, all scores 0: by status, state, tool, tenant |
+//! | `ty:old` | a sorted set of the places of runs that were written when they were older than the log keeps a run |
 //! | `ty:sets`, `ty:tools` | the names of those sets, and of the tools |
 //! | `ty:marks` | the watermark of each shard |
 //! | `ty:log` | the name of the log to which all this belongs |
@@ -25,6 +26,7 @@ use std::sync::Arc;
 
 use ::redis::{Pipeline, pipe};
 use proto::names::SHARDS;
+use proto::v1::RunStatus;
 use run::{RunId, Shard, Timestamp};
 
 use self::link::Link;
@@ -41,6 +43,9 @@ pub(super) const SETS: &str = "ty:sets";
 pub(super) const TOOLS: &str = "ty:tools";
 const PRUNE: &str = include_str!("redis/prune.lua");
 const ERASE: &str = include_str!("redis/erase.lua");
+/// Old runs that are open, or ended lately: they stay in the sets. Beyond this number the newest are listed no more.
+const OLD: &str = "ty:old";
+const OLD_MAX: isize = 10_000;
 const LOG: &str = "ty:log";
 const EVERYTHING: &str = "ty:*";
 /// Members of sets that one pipeline writes: some milliseconds of the server's time, during which it serves no other
@@ -69,7 +74,7 @@ impl RedisStore {
     }
 
     pub(crate) async fn write(&self, summaries: &[Arc<Summary>]) -> Result<(), Unavailable> {
-        let mut rest = summaries.iter();
+        let (now, mut rest) = (::nats::now(), summaries.iter());
         while rest.len() > 0 {
             let live = self.writes.live().await?;
             let mut pipeline = pipe();
@@ -88,6 +93,9 @@ impl RedisStore {
                     sets.insert(set);
                 });
                 write.ignore();
+                if now.since(summary.id.created_at()) > RETENTION {
+                    pipeline.cmd("ZADD").arg(OLD).arg(0).arg(key.to_string()).ignore();
+                }
                 tools.extend(summary.calls.iter().map(|call| call.tool.as_str()));
             }
             pipeline.cmd("SADD").arg(SETS).arg(sets).ignore();
@@ -140,15 +148,36 @@ impl RedisStore {
         self.one(pipe().cmd("SET").arg(LOG).arg(log).ignore()).await
     }
 
+    /// Removes runs that were created before this moment from the sets, but for those that are open, or ended lately.
     pub(crate) async fn prune(&self, before: Timestamp) -> Result<(), Unavailable> {
         let (sets,): (Vec<String>,) = self.one(pipe().cmd("SMEMBERS").arg(SETS)).await?;
-        let mut pipeline = pipe();
         let end = format!("({}", Key::at(before));
+        let mut old = pipe();
+        for set in [OLD.to_owned(), sets::of_status(RunStatus::InProgress), sets::of_status(RunStatus::RequiresAction)]
+        {
+            old.cmd("ZRANGEBYLEX").arg(set).arg("-").arg(&end).arg("LIMIT").arg(0).arg(OLD_MAX);
+        }
+        let old: Vec<Vec<String>> = self.one(&old).await?;
+        let old: BTreeSet<Key> = old.iter().flatten().filter_map(|place| place.parse().ok()).collect();
+
+        let mut pipeline = pipe();
         for set in sets {
             pipeline.cmd("ZREMRANGEBYLEX").arg(set).arg("-").arg(&end).ignore();
         }
         pipeline.cmd("EVAL").arg(PRUNE).arg(2).arg(SETS).arg(TOOLS).ignore();
-        self.one(&pipeline).await
+        self.one::<()>(&pipeline).await?;
+
+        // What is written is in the sets again. The summaries expire some time after the end.
+        for places in old.into_iter().collect::<Vec<_>>().chunks(ERASE_RUNS) {
+            let found = lists::summaries(&self.writes, places).await?;
+            let forgotten = places.iter().zip(&found).filter(|(_, found)| found.is_none());
+            let forgotten: Vec<String> = forgotten.map(|(place, _)| place.to_string()).collect();
+            if !forgotten.is_empty() {
+                self.one::<()>(pipe().cmd("ZREM").arg(OLD).arg(forgotten).ignore()).await?;
+            }
+            self.write(&found.into_iter().flatten().collect::<Vec<_>>()).await?;
+        }
+        Ok(())
     }
 
     /// Deletes our keys, a part at a time, because the server may hold other data.
@@ -209,4 +238,48 @@ async fn marks(link: &Link) -> Result<Watermarks, Unavailable> {
         *mark = text.as_deref().and_then(mark_of);
     }
     Ok(marks)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::index::filter::{Ask, RunFilter};
+
+    fn run(age: Duration, status: RunStatus) -> Arc<Summary> {
+        let created = ::nats::now().before(age);
+        let uuid = uuid::Builder::from_unix_timestamp_millis(created.0, &rand::random()).into_uuid();
+        let id = RunId::new(Shard(0), uuid);
+        let deadline = created.after(run::limit::RUN_LIFE_MAX);
+        let (open, tenant, schedule, calls) = (false, None, None, Vec::new());
+        Arc::new(Summary { id, sequence: 7, status, open, created, deadline, tenant, schedule, calls })
+    }
+
+    async fn listed(store: &RedisStore) -> Vec<RunId> {
+        let ask = Ask { behind: None, size: 100 };
+        let page = store.list_runs(&RunFilter::default(), ask).await.expect("it is there");
+        page.items.iter().map(|run| run.id).collect()
+    }
+
+    #[tokio::test]
+    async fn an_open_run_stays_in_the_lists_however_old_it_is_and_leaves_them_when_it_is_forgotten() {
+        let server = local::Store::start(|_| {}).await.expect("a store starts");
+        let store = RedisStore::new(&server.url(), None).expect("an address");
+        let hours = |hours: u64| Duration::from_secs(3600 * hours);
+        let [waiting, crosses] = [240, 20].map(|age| run(hours(age), RunStatus::RequiresAction));
+        let [old, young] = [20, 1].map(|age| run(hours(age), RunStatus::Completed));
+        store.write(&[&waiting, &crosses, &old, &young].map(Arc::clone)).await.expect("written");
+        for _ in 0..2 {
+            store.prune(::nats::now().before(hours(10))).await.expect("it can be pruned");
+            assert_eq!(listed(&store).await, [young.id, crosses.id, waiting.id]);
+        }
+        // It ended, and was forgotten a while later.
+        let ended = Summary { status: RunStatus::Completed, sequence: 8, ..(*waiting).clone() };
+        store.write(&[Arc::new(ended)]).await.expect("written");
+        store.prune(::nats::now().before(hours(10))).await.expect("it can be pruned");
+        assert_eq!(listed(&store).await, [young.id, crosses.id]);
+        let (left,): (u64,) = store.one(pipe().cmd("ZCARD").arg(OLD)).await.expect("it is there");
+        assert_eq!(left, 0);
+    }
 }

@@ -47,13 +47,13 @@ const LOG_BYTES_PER_REQUEST_BYTE: i64 = 8;
 pub(super) const REQUEST_ID_BYTES: i64 = 240;
 /// The log's bytes divided by this are the size of the bucket of snapshots. A run that is to be erased takes 70 bytes
 /// there with a request id and 35 without, and twice that while a new snapshot is written: room for as many as request
-/// ids or the log have. All together fits a broker of 2 GiB beside a log of 1 GiB.
+/// ids or the log have. All together fits a broker of 3 GiB beside a log of 1 GiB.
 const LOG_BYTES_PER_SNAPSHOT_BYTE: i64 = 10;
 /// The log's bytes divided by this are the size of the bucket of schedules: 2 MiB beside a log of 1 GiB, which is room
 /// for some 350 small schedules with their last firings.
 const LOG_BYTES_PER_SCHEDULE_BYTE: i64 = 512;
 /// The log's bytes divided by this are the size of the bucket of records: 2 MiB beside a log of 1 GiB, which is what a
-/// broker of 2 GiB still has room for.
+/// broker of 2 GiB had room for when it was new.
 const LOG_BYTES_PER_RECORD_BYTE: i64 = 512;
 /// The log's bytes divided by this are the size of the bucket of carried runs: 64 MiB beside a log of 1 GiB, which is room
 /// for some 100,000 small runs that wait.

@@ -12,7 +12,7 @@
 pub(crate) mod filter;
 mod memory;
 pub(crate) mod projector;
-mod rebuild;
+pub(crate) mod rebuild;
 pub(crate) mod redis;
 pub(crate) mod summary;
 pub(crate) mod verify;

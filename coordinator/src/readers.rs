@@ -473,7 +473,8 @@ impl Source {
     /// The entries that follow the last one that was read, if that one has left the log and the run is carried; they
     /// may be none. An error if it is not carried: then those after it may have left the log unread.
     async fn carried_if_cut(&self) -> Result<Option<Page>, WatchError> {
-        if self.last == 0 || !self.journal.is_gone(self.run.shard(), self.last).await? {
+        let is_gone = self.journal.first() > self.last;
+        if self.last == 0 || !is_gone && !self.journal.is_gone(self.run.shard(), self.last).await? {
             return Ok(None);
         }
         let page = self.journal.carried_page(self.run, self.last).await?;

@@ -31,7 +31,7 @@ use proto::names;
 use proto::subject::SubjectKind;
 use run::{
     Answer, CallId, Command, Decision, Event, Fields, FloorPolicy, RequestId, Rules, Run, RunId, Shard, TenantId,
-    ToolName, limit,
+    Timestamp, ToolName, limit,
 };
 use tokio::sync::watch;
 use uuid::Builder;
@@ -57,7 +57,7 @@ use crate::quotas::Quotas;
 use crate::readers::{Reader, WatchError};
 use crate::requests::RequestKey;
 use crate::shards::{Owned, ShardSet};
-use owner::Known;
+use owner::{Expected, Known};
 
 /// How often a command is decided again because another writer appended first.
 const DECISIONS_MAX: usize = 16;
@@ -479,14 +479,14 @@ impl Runs {
         id: RunId,
         command: impl Fn(&Run) -> Result<Command, RequestError>,
     ) -> Result<(Arc<Run>, bool), RequestError> {
-        let mut newest = self.known(id).await?;
+        let (mut known_at, mut newest) = (::nats::now(), self.known(id).await?);
         for _ in 0..DECISIONS_MAX {
             let decide = |run: &Run| Ok(run.decide(command(run)?, ::nats::now())?);
             let (known, events) = self.found_in(newest, decide).await?;
             if events.is_empty() {
                 return Ok((known.run, false));
             }
-            match self.append_each(&known, &events).await {
+            match self.append_each(&known, &events, known_at).await {
                 // Workers may have stored something in between. The feed delivers it, or else the run is read from the
                 // log. The position up to which to read is known from the append; looking up the last entry of a run
                 // would cost the broker a search.
@@ -503,7 +503,7 @@ impl Runs {
                         };
                     return Ok((known.run, true));
                 }
-                Err(AppendError::Conflict) => newest = self.replay(id).await?,
+                Err(AppendError::Conflict) => (known_at, newest) = (::nats::now(), self.replay(id).await?),
                 Err(error) => return Err(error.into()),
             }
         }
@@ -512,10 +512,11 @@ impl Runs {
 
     /// A command's events are on different subjects, so none of them changes another's expected sequence. Returns the
     /// position of the last.
-    async fn append_each(&self, known: &Known, events: &[Event]) -> Result<u64, AppendError> {
+    async fn append_each(&self, known: &Known, events: &[Event], known_at: Timestamp) -> Result<u64, AppendError> {
         let (run, mut last) = (known.run.id(), 0);
         for event in events.chunks(1) {
             let expected = SubjectKind::of(event).map_or(NOTHING.into(), |place| known.expected(&place));
+            let expected = Expected { known_at: Some(known_at), ..expected };
             match self.journal.append(run, event, None, expected).await {
                 Ok(sequence) => last = last.max(sequence),
                 Err(AppendError::Conflict) => return Err(AppendError::Conflict),

@@ -148,6 +148,14 @@ async fn what_has_ended_leaves_a_log_that_fills_up_and_what_is_open_goes_on_and_
     }
     let mut watching = waiting[0].question.watch(FloorPolicy::Arrival).await;
     watching.until(|event| matches!(event, Event::CallWaiting(_))).await;
+    // One of the two does not own its run.
+    let client = Client::connect(second.address()).await;
+    let mut watchers = Vec::new();
+    for client in [&yard.client, &client] {
+        let mut watcher = waiting[3].question.through(client).watch(FloorPolicy::Arrival).await;
+        watcher.until(|event| matches!(event, Event::CallWaiting(_))).await;
+        watchers.push(watcher);
+    }
     let opened = log(&yard).await.last_sequence;
     fill(&yard.client, 1000).await;
 
@@ -171,15 +179,20 @@ async fn what_has_ended_leaves_a_log_that_fills_up_and_what_is_open_goes_on_and_
 
     // Open runs leave as well: they are carried. Another coordinator takes them over, and they go on.
     until_first(&yard, opened + 1).await;
-    let client = Client::connect(second.address()).await;
     client.wait_for_tool("echo").await;
     for runs in &waiting {
         runs.stand(&[&yard.client, &client]).await;
     }
+    waiting[3].question.submit(vec![client_answer("ask", "the left one")]).await.expect("it waits");
+    for watcher in watchers {
+        check::whole(&watcher.to_end().await, true);
+    }
     let last = watching.seen.last().expect("it was opened").sequence;
     yard.coordinator.kill().await;
     for runs in &waiting {
-        runs.stand(&[&client]).await;
+        if runs.question.id != waiting[3].question.id {
+            runs.stand(&[&client]).await;
+        }
         runs.end(&client).await;
     }
     let rest = waiting[0].question.through(&client).watch_after(FloorPolicy::Arrival, Some(last)).await;

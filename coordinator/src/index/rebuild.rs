@@ -216,11 +216,11 @@ impl Fold {
 }
 
 /// The run, folded from the log; `None` if the log does not hold its beginning.
-pub(super) async fn replay(log: &Log, id: RunId) -> Result<Option<Summary>, ReadError> {
+pub(crate) async fn replay(log: &Log, id: RunId) -> Result<Option<Summary>, ReadError> {
     let mut folded = Folded::new(id);
     let mut pages = RunPages::new(log.journal.clone(), id, PAGE_BYTES);
     loop {
-        let page = pages.next(0).await?;
+        let page = pages.next_known().await?;
         if page.is_cut {
             return Ok(None);
         }

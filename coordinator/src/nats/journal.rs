@@ -10,7 +10,7 @@ mod pages;
 mod room;
 mod tail;
 
-pub(crate) use self::carried::{Fence, Order};
+pub(crate) use self::carried::{CarryError, Fence, Order};
 pub(crate) use self::pages::RunPages;
 use self::pages::all_of;
 use self::pages::{Batch, Stored};

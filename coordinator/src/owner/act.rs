@@ -64,7 +64,11 @@ impl OwnerTask {
     fn append(&mut self, append: Append) {
         let Append { run: id, effect, event, expected, hand_back } = append;
         let known = self.owner.run(id);
-        let expected = Expected { entry: expected, carried: known.map_or(0, |known| known.carried) };
+        let expected = Expected {
+            entry: expected,
+            carried: known.map_or(0, |known| known.carried),
+            known_at: Some(::nats::now()),
+        };
         let run = known.map(|known| Arc::clone(&known.run));
         let job = run.as_ref().and_then(|run| job(run, effect, &event));
         let decided = match effect {

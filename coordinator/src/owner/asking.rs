@@ -82,7 +82,7 @@ impl OwnerTask {
             Some(Asking::Append { event, expected }) => {
                 let journal = self.io.journal.clone();
                 let carried = self.owner.run(asked.request.run).map_or(0, |known| known.carried);
-                let expected = Expected { entry: expected, carried };
+                let expected = Expected { entry: expected, carried, known_at: Some(::nats::now()) };
                 self.askings.storing.spawn(async move {
                     let stored = journal.append(asked.request.run, &[event], None, expected).await;
                     (asked, stored)

@@ -1,33 +1,36 @@
 //! Carries runs that stay open for long: what the log would have to keep for them is stored beside it.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, VecDeque};
 use std::time::Duration;
 
 use owner::retention::SETTLED_AFTER;
-use run::RunId;
+use run::{RunId, Shard};
 use tokio::task::JoinSet;
+use tokio::time::Instant;
 
 use super::{OwnerTask, claim};
 use crate::metrics::COUNTS;
-use crate::nats::journal::{Fence, Journal, Order, ReadError};
+use crate::nats::journal::{CarryError, Fence, Journal, Order};
 use crate::nats::setup::RETENTION;
 use crate::shards::every;
 
-/// The most runs that are carried at the same time: each takes some five requests.
-const AT_ONCE: usize = 32;
-/// How much longer than until its deadline what is carried of an open run is kept: the next owner may come late, and its
-/// end can be read for a while.
+/// How much longer than until its deadline what is carried of an open run is kept: the next owner may come late.
 const KEPT_AFTER_DEADLINE: Duration = Duration::from_secs(2 * RETENTION.as_secs());
-/// The pause before the fence is written again.
+/// How long a carried run can be read after its end, if it has left the log.
+const KEPT_AFTER_END: Duration = Duration::from_secs(3600);
+/// The pause before a fence is written again that the broker did not confirm.
 const PAUSE: Duration = Duration::from_secs(1);
+/// How long a run is left alone that could not be carried.
+const LEFT_ALONE: Duration = Duration::from_secs(30);
 
-/// The runs that are being carried.
+/// The runs that are being carried: one of each shard, because the broker takes one message at a time that expects the
+/// shard's fence.
 #[derive(Debug, Default)]
 pub(super) struct Carrying {
-    runs: HashSet<RunId>,
+    by_shard: HashMap<Shard, RunId>,
     pub(super) done: JoinSet<(RunId, Carried)>,
-    /// The rest of the runs that are to be carried, in reverse order.
-    waiting: Vec<RunId>,
+    waiting: HashMap<Shard, VecDeque<RunId>>,
+    failed: HashMap<RunId, Instant>,
 }
 
 /// The result of carrying a run.
@@ -37,84 +40,110 @@ pub(super) enum Carried {
     Open(u64),
     /// It has ended.
     Ended,
-    /// Nothing of it is stored any more that was not confirmed, because the fence is another one.
-    Failed(ReadError, Fence),
+    /// It has ended, and is to be erased first.
+    Later,
+    /// Nothing of it is stored any more that was not confirmed.
+    Failed(CarryError, Fence),
 }
 
 impl Carrying {
     /// Whether a part of the run may be stored at any moment.
     pub(super) fn holds(&self, run: RunId) -> bool {
-        self.runs.contains(&run)
+        self.by_shard.get(&run.shard()) == Some(&run)
     }
 }
 
 impl OwnerTask {
     /// Begins to carry runs for which the log keeps entries that would leave it otherwise.
     pub(super) fn carry_due(&mut self) {
-        let before = *self.io.leaves_before.borrow();
-        if self.carrying.waiting.is_empty() {
-            for shard in every().filter(|shard| self.may_act(*shard)).collect::<Vec<_>>() {
-                let Some(state) = self.owner.shard(shard) else { continue };
-                self.carrying.waiting.extend(state.half_carried());
-                self.carrying.waiting.extend(state.to_carry(before));
+        let (before, now) = (*self.io.leaves_before.borrow(), ::nats::now());
+        self.carrying.failed.retain(|_, since| since.elapsed() < LEFT_ALONE);
+        for shard in every().filter(|shard| self.may_act(*shard)).collect::<Vec<_>>() {
+            let Some(state) = self.owner.shard(shard) else { continue };
+            let Carrying { waiting, failed, .. } = &mut self.carrying;
+            let waiting = waiting.entry(shard).or_default();
+            if waiting.is_empty() {
+                waiting.extend(state.half_carried().map(|(run, _)| run));
+                if before > 0 {
+                    waiting.extend(state.to_carry(before, now));
+                }
+                waiting.retain(|run| !failed.contains_key(run));
             }
-            self.carrying.waiting.reverse();
+            self.carry_next(shard);
         }
-        self.carry_next();
     }
 
-    fn carry_next(&mut self) {
-        while self.carrying.done.len() < AT_ONCE
-            && let Some(run) = self.carrying.waiting.pop()
-        {
-            let shard = run.shard();
-            // What is to be erased stays in the log until then.
-            let Some(slice) = self.slice(shard).filter(|slice| !slice.owed.holds(run)) else { continue };
-            let fence = slice.fence;
-            let is_ours = self.may_act(shard) && claim(&self.owner, shard) == Some(fence.claim);
-            if !is_ours || !self.carrying.runs.insert(run) {
-                continue;
-            }
-            let now = ::nats::now();
-            let deadline = self.owner.run(run).map(|known| known.run.deadline());
-            let expires = deadline.map_or(now.after(RETENTION), |deadline| deadline.after(KEPT_AFTER_DEADLINE));
-            let (journal, order) = (self.io.journal.clone(), Order { run, fence, expires });
-            self.carrying.done.spawn(async move {
-                let carried = match deadline {
-                    Some(_) => journal.carry(order, now.before(SETTLED_AFTER)).await.map(Carried::Open),
-                    None => journal.carry_ended(order).await.map(|()| Carried::Ended),
-                };
-                match carried {
-                    Ok(carried) => (run, carried),
-                    Err(error) => (run, Carried::Failed(error, fence_anew(&journal, order).await)),
-                }
-            });
+    fn carry_next(&mut self, shard: Shard) {
+        let Some(fence) = self.slice(shard).map(|slice| slice.fence) else { return };
+        if !self.may_act(shard) || claim(&self.owner, shard) != Some(fence.claim) {
+            self.carrying.waiting.remove(&shard);
+            return;
         }
+        if self.carrying.by_shard.contains_key(&shard) {
+            return;
+        }
+        let Some(run) = self.carrying.waiting.get_mut(&shard).and_then(VecDeque::pop_front) else { return };
+        let (Some(slice), Some(state)) = (self.slice(shard), self.owner.shard(shard)) else { return };
+        let now = ::nats::now();
+        let deadline = state.run(run).map(|known| known.run.deadline());
+        let (last, is_owed) = (state.half_carried_last(run).unwrap_or(0), slice.owed.holds(run));
+        let expires = deadline.map_or(now.after(KEPT_AFTER_END), |deadline| deadline.after(KEPT_AFTER_DEADLINE));
+        let (journal, order) = (self.io.journal.clone(), Order { run, fence, expires });
+        self.carrying.by_shard.insert(shard, run);
+        self.carrying.done.spawn(async move {
+            let carried = match deadline {
+                Some(_) => journal.carry(order, now.before(SETTLED_AFTER)).await.map(Carried::Open),
+                // What is carried of it is erased with it.
+                None if is_owed => journal
+                    .carried_to(run)
+                    .await
+                    .map_err(CarryError::from)
+                    .map(|through| if through == 0 { Carried::Ended } else { Carried::Later }),
+                None => journal.carry_ended(order, last).await.map(|()| Carried::Ended),
+            };
+            let carried = match carried {
+                Ok(carried) => carried,
+                Err(error) => {
+                    let fence = fence_after(&journal, order, &error).await;
+                    Carried::Failed(error, fence)
+                }
+            };
+            (run, carried)
+        });
     }
 
     pub(super) fn carried(&mut self, (run, carried): (RunId, Carried)) {
-        self.carrying.runs.remove(&run);
+        let shard = run.shard();
+        self.carrying.by_shard.remove(&shard);
         match carried {
             Carried::Open(through) => {
                 COUNTS.runs_carried.add(1);
                 self.owner.handle_carried(run, through, ::nats::now());
             }
             Carried::Ended => self.owner.handle_carried_whole(run),
+            Carried::Later => drop(self.carrying.failed.insert(run, Instant::now())),
             Carried::Failed(error, fence) => {
                 tracing::warn!(run.id = %run, %error, "carrying a run that is open for long failed, trying again");
-                if let Some(slice) = self.slice_mut(run.shard()).filter(|slice| slice.fence.claim == fence.claim) {
+                self.carrying.failed.insert(run, Instant::now());
+                if let Some(slice) = self.slice_mut(shard).filter(|slice| slice.fence.claim == fence.claim) {
                     slice.fence = fence;
                 }
             }
         }
-        self.carry_next();
+        self.carry_next(shard);
     }
 }
 
-/// Takes care that no copy of a part is stored any more that was sent before.
-async fn fence_anew(journal: &Journal, order: Order) -> Fence {
+/// The fence after a failure: another one if a part was sent that may be stored later.
+async fn fence_after(journal: &Journal, order: Order, error: &CarryError) -> Fence {
+    let anew = match error {
+        CarryError::Unconfirmed(_) => true,
+        // It may not have been written when the shard was taken over.
+        CarryError::NotStored(_) if order.fence == Fence::unwritten(order.fence.claim) => false,
+        CarryError::Full | CarryError::NotStored(_) => return order.fence,
+    };
     loop {
-        match journal.fence(order.run.shard(), order.fence.claim, true).await {
+        match journal.fence(order.run.shard(), order.fence.claim, anew).await {
             Ok(fence) => return fence,
             Err(error) => tracing::debug!(run.id = %order.run, %error, "writing the fence of a shard failed"),
         }

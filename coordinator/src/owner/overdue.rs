@@ -39,10 +39,10 @@ impl OwnerTask {
 }
 
 async fn end_overdue(journal: &Journal, registry: &Registry, id: RunId) -> Result<(), ReadError> {
-    let known = journal.known(id).await?;
+    let (known_at, known) = (::nats::now(), journal.known(id).await?);
     for Append { effect, event, expected, .. } in overdue_ends(&known, registry, ::nats::now()) {
         tracing::warn!(run.id = %id, ?effect, "ending what is overdue in the owner's place");
-        let expected = Expected { entry: expected, carried: known.carried };
+        let expected = Expected { entry: expected, carried: known.carried, known_at: Some(known_at) };
         match journal.append(id, &[event], None, expected).await {
             Ok(_) | Err(AppendError::Conflict) => {}
             Err(error) => tracing::warn!(run.id = %id, ?effect, %error, "ending what is overdue failed"),

@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use run::{Call, Entry, Fact, Run, RunId};
+use run::{Call, Entry, Fact, Run, RunId, Timestamp};
 
 use crate::SubjectKind;
 
@@ -29,11 +29,14 @@ pub struct Expected {
     pub entry: u64,
     /// Entries of its run up to this one may leave the log, because they are carried.
     pub carried: u64,
+    /// When the state was known that the append follows from; `None`: just now.
+    pub known_at: Option<Timestamp>,
 }
 
 impl Expected {
-    /// What is last on the subject in a log that begins with the entry `first`: nothing if the entry has left it. Then an
-    /// entry that came later would still be there, because what is young never leaves.
+    /// What is last on the subject in a log that begins with the entry `first`: nothing if the entry has left it. An entry
+    /// that came since the state was known would still be there, because what is young never leaves, and what is appended
+    /// counts for a shorter time.
     #[must_use]
     pub fn in_log(self, first: u64) -> u64 {
         if self.entry <= self.carried && self.entry < first { 0 } else { self.entry }
@@ -42,7 +45,7 @@ impl Expected {
 
 impl From<u64> for Expected {
     fn from(entry: u64) -> Self {
-        Self { entry, carried: 0 }
+        Self { entry, carried: 0, known_at: None }
     }
 }
 
@@ -115,6 +118,6 @@ impl Known {
     /// What an append at a place of the run expects.
     #[must_use]
     pub fn expected(&self, place: &SubjectKind) -> Expected {
-        Expected { entry: self.revision(place), carried: self.carried }
+        Expected { entry: self.revision(place), carried: self.carried, known_at: None }
     }
 }

@@ -196,6 +196,10 @@ impl Owner {
             self.actions.extend(late_start(None, id, entry).filter(|_| leads && world.holds(id.shard())));
             return Applied::Closed;
         };
+        if entry.sequence <= open.known.last {
+            // It was read before the feed brought it.
+            return Applied::Ignored;
+        }
         open.known.apply(entry, heard);
         let late = late_start(Some(&open.known), id, entry);
         self.actions.extend(late.filter(|_| leads && world.holds(id.shard())));

@@ -8,6 +8,8 @@ use std::time::Duration;
 /// clocks of the broker's nodes may differ, and how long a server that was replaced may not know it. Younger entries and
 /// younger runs are not carried either: most runs end before.
 pub const SETTLED_AFTER: Duration = Duration::from_secs(30);
+/// Nothing is carried of runs that are younger: carried entries are at least twice as old, so clocks may differ by this.
+pub const UNCARRIED_AGE: Duration = Duration::from_secs(15);
 /// Entries that are older than this are carried whatever the log's size is, because the broker drops them at an age that
 /// is not much higher.
 pub const CARRIED_AFTER: Duration = Duration::from_secs(20 * 3600);

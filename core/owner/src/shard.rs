@@ -6,7 +6,7 @@ use run::{RunId, Timestamp};
 
 use crate::ended::Ended;
 use crate::known::Known;
-use crate::retention::SETTLED_AFTER;
+use crate::retention::{SETTLED_AFTER, UNCARRIED_AGE};
 use crate::unread::Unread;
 
 /// The state of the shard's ownership. `claim` distinguishes two periods in which it was ours.
@@ -100,8 +100,12 @@ impl OpenRun {
 
     /// The first entry of the log that the run needs.
     fn needed_from(&self, now: Timestamp) -> u64 {
-        let young = self.carried.filter(|carried| now.since(carried.at) < SETTLED_AFTER);
-        young.map_or(self.known.needed_from(), |carried| carried.needed_from)
+        self.unsettled(now).map_or_else(|| self.known.needed_from(), |carried| carried.needed_from)
+    }
+
+    /// What was carried lately.
+    fn unsettled(&self, now: Timestamp) -> Option<Carried> {
+        self.carried.filter(|carried| now.since(carried.at) < SETTLED_AFTER)
     }
 }
 
@@ -125,7 +129,7 @@ impl HalfCarried {
     /// `None` for a run that is open, or that nobody has begun to carry because it was young when it ended.
     pub(crate) fn of(known: &Known) -> Option<Self> {
         let ended_at = known.run.status().is_final().then_some(known.run.ended_at()).flatten()?;
-        let is_old = ended_at.since(known.run.id().created_at()) >= SETTLED_AFTER;
+        let is_old = ended_at.since(known.run.id().created_at()) >= UNCARRIED_AGE;
         is_old.then(|| Self { last: known.last, needed_from: uncarried_from(known) })
     }
 }
@@ -194,16 +198,24 @@ impl ShardState {
     /// The runs of which more is to be carried, so that the log need not keep entries before `before`, the ones that
     /// keep most of it first. Those before it must be older than [`SETTLED_AFTER`].
     #[must_use]
-    pub fn to_carry(&self, before: u64) -> Vec<RunId> {
-        let open = self.runs.iter().map(|(id, open)| (uncarried_from(&open.known), *id));
+    pub fn to_carry(&self, before: u64, now: Timestamp) -> Vec<RunId> {
+        // What was carried last must count before more is: otherwise a run with steady entries would keep the log.
+        let settled = self.runs.iter().filter(|(_, open)| open.unsettled(now).is_none());
+        let open = settled.map(|(id, open)| (uncarried_from(&open.known), *id));
         let mut runs: Vec<(u64, RunId)> = open.filter(|(from, _)| *from < before).collect();
         runs.sort_unstable();
         runs.into_iter().map(|(_, id)| id).collect()
     }
 
-    /// The runs that ended and of which everything is to be carried if the beginning is.
-    pub fn half_carried(&self) -> impl Iterator<Item = RunId> {
-        self.half_carried.keys().copied()
+    /// The runs that ended and of which everything is to be carried if the beginning is, each with its last entry.
+    pub fn half_carried(&self) -> impl Iterator<Item = (RunId, u64)> {
+        self.half_carried.iter().map(|(id, run)| (*id, run.last))
+    }
+
+    /// The last entry of a run of [`Self::half_carried`].
+    #[must_use]
+    pub fn half_carried_last(&self, id: RunId) -> Option<u64> {
+        self.half_carried.get(&id).map(|run| run.last)
     }
 
     /// The first entry of the log that the shard's runs need: those of open runs are read at a takeover. 0 if that is

@@ -41,7 +41,7 @@ impl Journal {
         let mark = self.mark_behind(id).await?;
         let give_up = Instant::now() + READ_PATIENCE;
         loop {
-            let Counts { subjects, through, .. } = self.counts_through(id).await?;
+            let Counts { subjects, through } = self.counts_through(id).await?;
             if !subjects.is_empty() || self.carried_to(id).await? > 0 {
                 return Ok(false);
             }

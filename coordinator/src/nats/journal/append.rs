@@ -97,7 +97,9 @@ impl Journal {
         job: Option<&Dispatch>,
         expected: impl Into<Expected>,
     ) -> Result<u64, AppendError> {
-        self.append_draft(&Draft::new(run, events, job, expected.into(), ::nats::now())?).await
+        let expected = expected.into();
+        let from = expected.known_at.unwrap_or_else(::nats::now);
+        self.append_draft(&Draft::new(run, events, job, expected, from)?).await
     }
 
     /// Appends the opening of a run that other requests may open as well, and that none opened before `unopened_at`. If

@@ -7,14 +7,13 @@
 
 use std::time::Duration;
 
-use async_nats::jetstream::kv;
 use async_nats::jetstream::message::{PublishMessage, StreamMessage};
 use async_nats::jetstream::stream::LastRawMessageErrorKind;
 use bytes::Bytes;
 use futures::TryStreamExt as _;
 use nats::append::AppendFailure;
 use owner::Known;
-use owner::retention::SETTLED_AFTER;
+use owner::retention::UNCARRIED_AGE;
 use proto::convert::carried::{CarriedEntry, CarriedPart};
 use proto::names;
 use proto::subject;
@@ -25,24 +24,33 @@ use super::{Journal, PAGE_BYTES, Page, ReadError, RunPages, WATCHED_PAGE_BYTES, 
 
 /// Bytes of one part, unless a single entry is larger.
 const PART_BYTES: usize = 512 * 1024;
-/// Most parts of a run: a longer one stays in the log.
-const PARTS_MAX: u64 = 4096;
 /// The header by which the expected sequence is that of another subject (nats-server 2.11).
 const EXPECTED_SUBJECT: &str = "Nats-Expected-Last-Subject-Sequence-Subject";
 
-/// What is carried of a run.
-#[derive(Debug, Default)]
-struct Carried {
-    messages: Vec<Stored>,
-    /// The content of each part.
-    parts: Vec<Bytes>,
+/// Why nothing more of a run is carried.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum CarryError {
+    #[error("the bucket {} is full: `toolyard log resize` with a larger log, as the operator", names::CARRIED_BUCKET)]
+    Full,
+    /// Nothing was sent, or it was refused.
+    #[error("{0}")]
+    NotStored(ReadError),
+    /// It may be stored at any moment.
+    #[error("the broker did not confirm it: {0}")]
+    Unconfirmed(ReadError),
 }
 
-impl Carried {
-    /// The last entry that is carried; 0 if none is.
-    fn through(&self) -> u64 {
-        self.messages.last().map_or(0, |message| message.sequence)
+impl From<ReadError> for CarryError {
+    fn from(error: ReadError) -> Self {
+        Self::NotStored(error)
     }
+}
+
+/// The last part of a run.
+#[derive(Debug, Default)]
+struct LastPart {
+    number: u64,
+    part: CarriedPart,
 }
 
 /// The right to carry the runs of a shard, as long as no other owner has written its fence.
@@ -51,6 +59,13 @@ pub(crate) struct Fence {
     pub(crate) claim: u64,
     /// Its revision in the bucket; 0 for none.
     revision: u64,
+}
+
+impl Fence {
+    /// One that could not be written.
+    pub(crate) fn unwritten(claim: u64) -> Self {
+        Self { claim, revision: 0 }
+    }
 }
 
 /// What is carried, and until when it is kept.
@@ -62,19 +77,41 @@ pub(crate) struct Order {
 }
 
 impl Journal {
-    /// What is carried of a run after the entry `after`, in the order of the log.
-    pub(super) async fn carried_after(&self, run: RunId, after: u64) -> Result<Vec<Stored>, ReadError> {
+    /// The entries of a run after `after` that are carried: those of one part, in the order of the log, and the number of
+    /// that part. `None` if none are carried.
+    pub(super) async fn carried_after(&self, run: RunId, after: u64) -> Result<Option<(u64, Vec<Stored>)>, ReadError> {
         // Boxed, because it is rare.
-        let mut messages = Box::pin(self.carried(run)).await?.messages;
-        messages.retain(|message| message.sequence > after);
-        Ok(messages)
+        Box::pin(self.find_carried(run, after)).await
+    }
+
+    async fn find_carried(&self, run: RunId, after: u64) -> Result<Option<(u64, Vec<Stored>)>, ReadError> {
+        if ::nats::now().since(run.created_at()) < UNCARRIED_AGE {
+            return Ok(None);
+        }
+        // Most runs have one part. Otherwise the one that is wanted is between these two.
+        let (mut low, mut found) = (0, self.carried_part(run, 0).await?.map(|part| (0, part)));
+        if found.as_ref().is_some_and(|(_, part)| part.through() <= after) {
+            let last = self.last_part(run).await?.filter(|last| last.part.through() > after);
+            let Some(LastPart { number: mut high, part }) = last else { return Ok(None) };
+            found = Some((high, part));
+            while high - low > 1 {
+                let middle = low + (high - low) / 2;
+                match self.carried_part(run, middle).await? {
+                    Some(part) if part.through() > after => (high, found) = (middle, Some((middle, part))),
+                    Some(_) | None => low = middle,
+                }
+            }
+        }
+        let later = |(number, part): (u64, CarriedPart)| (number, messages(run, part, after));
+        Ok(found.map(later).filter(|(_, messages)| !messages.is_empty()))
     }
 
     /// The entries of a run after `after` that are carried: one page, which is empty if none are.
     pub(crate) async fn carried_page(&self, run: RunId, after: u64) -> Result<Page, ReadError> {
-        let Carried { mut messages, .. } = Box::pin(self.carried(run)).await?;
+        let Some((_, messages)) = self.carried_after(run, after).await? else {
+            return Ok(Page { carried: self.carried_to(run).await?, through: after, ..Page::default() });
+        };
         let carried = messages.last().map_or(0, |message| message.sequence);
-        messages.retain(|message| message.sequence > after);
         let mut bytes = 0;
         let fits = |message: &Stored| {
             let is_room = bytes < WATCHED_PAGE_BYTES;
@@ -87,7 +124,10 @@ impl Journal {
 
     /// The last entry of a run that is carried; 0 if none is.
     pub(crate) async fn carried_to(&self, run: RunId) -> Result<u64, ReadError> {
-        Ok(Box::pin(self.carried(run)).await?.through())
+        if ::nats::now().since(run.created_at()) < UNCARRIED_AGE {
+            return Ok(0);
+        }
+        Ok(Box::pin(self.last_part(run)).await?.map_or(0, |last| last.part.through()))
     }
 
     /// The runs of a shard of which something is carried.
@@ -100,24 +140,21 @@ impl Journal {
         Ok(subjects.iter().filter_map(|(subject, _)| run(subject)).collect())
     }
 
-    /// Reads what is carried of a run from the bucket's leader.
-    async fn carried(&self, run: RunId) -> Result<Carried, ReadError> {
-        let mut carried = Carried::default();
-        if ::nats::now().since(run.created_at()) < SETTLED_AFTER {
-            return Ok(carried);
-        }
-        for number in 0..PARTS_MAX {
-            let Some(message) = self.last_carried(&self.place(run, number)).await? else { break };
-            let part = CarriedPart::decode(message.payload.clone()).map_err(|error| ReadError::new(&error))?;
-            if part.after != carried.through() {
-                return Err(ReadError(format!(
-                    "part {number} of what is carried of run {run} does not fit the others"
-                )));
-            }
-            carried.messages.extend(part.entries.into_iter().map(|entry| stored(run, entry)));
-            carried.parts.push(message.payload);
-        }
-        Ok(carried)
+    /// A part of a run, from the bucket's leader.
+    pub(super) async fn carried_part(&self, run: RunId, number: u64) -> Result<Option<CarriedPart>, ReadError> {
+        let message = self.last_carried(&self.place(run, number)).await?;
+        let part = message.map(|message| CarriedPart::decode(message.payload)).transpose();
+        part.map_err(|error| ReadError(format!("part {number} of what is carried of run {run}: {error}")))
+    }
+
+    async fn last_part(&self, run: RunId) -> Result<Option<LastPart>, ReadError> {
+        let parts = format!("{}{}.{run}.*", self.prefix(), run.shard());
+        let subjects = self.broker.carried.stream.info_with_subjects(parts).await;
+        let subjects = subjects.map_err(|error| ReadError::new(&error))?;
+        let subjects: Vec<(String, usize)> = subjects.try_collect().await.map_err(|error| ReadError::new(&error))?;
+        let number = |subject: &str| subject.rsplit('.').next()?.parse().ok();
+        let Some(number) = subjects.iter().filter_map(|(subject, _)| number(subject)).max() else { return Ok(None) };
+        Ok(self.carried_part(run, number).await?.map(|part| LastPart { number, part }))
     }
 
     async fn last_carried(&self, subject: &str) -> Result<Option<StreamMessage>, ReadError> {
@@ -129,24 +166,28 @@ impl Journal {
     }
 
     /// Writes the fence of a shard, if it is not that of this claim already, or `anew`: then nothing is stored any more
-    /// that was sent before. Without a revision if a later owner has written it.
+    /// that was sent before. Without a revision if a later owner has written it, or the bucket is full.
     pub(crate) async fn fence(&self, shard: Shard, claim: u64, anew: bool) -> Result<Fence, ReadError> {
         let found = self.last_carried(&self.fence_of(shard)).await?;
-        let of = |message: &StreamMessage| <[u8; 8]>::try_from(&*message.payload).map_or(0, u64::from_be_bytes);
-        let (revision, by) = found.map_or((0, 0), |message| (message.sequence, of(&message)));
+        // Claims are compared within one bucket of leases: a restored broker has a new one.
+        let leases = self.broker.leases.stream.cached_info().created.unix_timestamp();
+        let (revision, by) = found.map_or((0, 0), |message| (message.sequence, claim_of(&message.payload, leases)));
         if by > claim {
-            return Ok(Fence { claim, revision: 0 });
+            return Ok(Fence::unwritten(claim));
         }
         if by == claim && !anew {
             return Ok(Fence { claim, revision });
         }
-        let claimed = Bytes::copy_from_slice(&claim.to_be_bytes());
-        let written = self.broker.carried.update(format!("fence.{shard}"), claimed, revision).await;
-        let revision = written.map_err(|error| match error.kind() {
-            kv::UpdateErrorKind::WrongLastRevision => ReadError::new(&"another owner writes the fence of the shard"),
-            _ => ReadError::new(&error),
-        })?;
-        Ok(Fence { claim, revision })
+        let claimed = [claim.to_be_bytes(), leases.to_be_bytes()].concat().into();
+        let message = PublishMessage::build().payload(claimed).expected_last_subject_sequence(revision);
+        match self.send(self.fence_of(shard), message).await {
+            Ok(revision) => Ok(Fence { claim, revision }),
+            Err(CarryError::Full) => {
+                tracing::warn!(%shard, "open runs are not carried: {}", CarryError::Full);
+                Ok(Fence::unwritten(claim))
+            }
+            Err(CarryError::NotStored(error) | CarryError::Unconfirmed(error)) => Err(error),
+        }
     }
 
     fn fence_of(&self, shard: Shard) -> String {
@@ -154,73 +195,91 @@ impl Journal {
     }
 
     /// Carries the entries of a run that were stored before `before`. Returns the last entry that is carried; 0 if none
-    /// is.
-    pub(crate) async fn carry(&self, order: Order, before: Timestamp) -> Result<u64, ReadError> {
-        let carried = self.carried(order.run).await?;
-        let (mut through, mut number) = (carried.through(), carried.parts.len() as u64);
-        let mut part = CarriedPart { after: through, entries: Vec::new() };
-        let (mut bytes, mut pages) = (0, RunPages::new(self.clone(), order.run, PAGE_BYTES).with_messages());
+    /// is. A small last part grows.
+    pub(crate) async fn carry(&self, order: Order, before: Timestamp) -> Result<u64, CarryError> {
+        let run = order.run;
+        let LastPart { mut number, mut part } = self.last_part(run).await?.unwrap_or_default();
+        let (mut through, mut bytes) = (part.through(), part.entries.iter().map(|entry| entry.payload.len()).sum());
+        let (mut is_new, mut pages) = (false, RunPages::new(self.clone(), run, PAGE_BYTES).with_messages());
         loop {
             let page = pages.next_known().await?;
             if page.is_cut {
-                return Err(ReadError(format!("entries of run {} left the log while they were carried", order.run)));
+                return Err(ReadError(format!("entries of run {run} left the log while they were carried")).into());
             }
             let messages = page.messages.into_iter().filter(move |message| message.sequence > through);
             for message in messages.take_while(|message| message.at < before) {
                 if bytes > 0 && bytes + message.payload.len() > PART_BYTES {
-                    let next = CarriedPart { after: through, entries: Vec::new() };
-                    self.put_part(order, number, std::mem::replace(&mut part, next).encode()).await?;
+                    let full = std::mem::replace(&mut part, CarriedPart { after: through, entries: Vec::new() });
+                    if is_new {
+                        self.put_part(order, number, full.encode()).await?;
+                    }
                     (bytes, number) = (0, number + 1);
                 }
                 bytes += message.payload.len();
-                through = message.sequence;
-                part.entries.push(entry(order.run, message));
+                (through, is_new) = (message.sequence, true);
+                part.entries.push(entry(run, message));
             }
             if page.last || pages.through() > through {
                 break;
             }
         }
-        if !part.entries.is_empty() {
+        if is_new {
             self.put_part(order, number, part.encode()).await?;
         }
         Ok(through)
     }
 
-    /// If something is carried of a run that has ended, carries all of it, and keeps that until the order expires.
-    pub(crate) async fn carry_ended(&self, order: Order) -> Result<(), ReadError> {
+    /// If something is carried of a run that has ended with the entry `last`, carries all of it, and keeps that until the
+    /// order expires. If that is not possible, nothing of it is carried any more: with its beginning alone it would look
+    /// open.
+    pub(crate) async fn carry_ended(&self, order: Order, last: u64) -> Result<(), CarryError> {
         if self.carried_to(order.run).await? == 0 {
             return Ok(());
         }
-        self.carry(order, Timestamp(u64::MAX)).await?;
-        for (number, payload) in (0..).zip(self.carried(order.run).await?.parts) {
-            self.put_part(order, number, payload).await?;
+        match self.carry_whole(order, last).await {
+            Ok(true) => Ok(()),
+            Ok(false) | Err(CarryError::Full) => Ok(self.erase_carried(order.run).await?),
+            Err(error) => Err(error),
         }
-        Ok(())
     }
 
-    async fn put_part(&self, order: Order, number: u64, payload: Bytes) -> Result<(), ReadError> {
-        if number >= PARTS_MAX {
-            return Err(ReadError(format!("run {} is too long to be carried", order.run)));
+    /// Returns `false` if its end has left the log.
+    async fn carry_whole(&self, order: Order, last: u64) -> Result<bool, CarryError> {
+        let through = self.carry(order, Timestamp(u64::MAX)).await?;
+        if through < last {
+            let is_gone = self.is_gone(order.run.shard(), last).await?;
+            return if is_gone { Ok(false) } else { Err(ReadError::disagreeing().into()) };
         }
-        // The library would buffer the message, and send it much later.
-        if !self.is_connected() {
-            return Err(ReadError::new(&"there is no connection to the broker"));
+        let mut number = 0;
+        while let Some(part) = self.carried_part(order.run, number).await? {
+            self.put_part(order, number, part.encode()).await?;
+            number += 1;
         }
+        Ok(true)
+    }
+
+    async fn put_part(&self, order: Order, number: u64, payload: Bytes) -> Result<(), CarryError> {
         // The broker takes whole seconds, and at least one.
         let kept = order.expires.since(::nats::now()).max(Duration::from_secs(1));
         let message = PublishMessage::build().payload(payload).ttl(kept);
         let message = message.expected_last_subject_sequence(order.fence.revision);
         let message = message.header(EXPECTED_SUBJECT, self.fence_of(order.run.shard()));
-        let sent = match self.broker.patient.send_publish(self.place(order.run, number), message).await {
+        self.send(self.place(order.run, number), message).await.map(drop)
+    }
+
+    async fn send(&self, subject: String, message: PublishMessage) -> Result<u64, CarryError> {
+        // The library would buffer the message, and send it much later.
+        if !self.is_connected() {
+            return Err(ReadError::new(&"there is no connection to the broker").into());
+        }
+        let sent = match self.broker.patient.send_publish(subject, message).await {
             Ok(sent) => sent.await,
             Err(error) => Err(error),
         };
-        sent.map(drop).map_err(|error| match AppendFailure::of(&error) {
-            AppendFailure::Full => ReadError(format!(
-                "the bucket {} is full: `toolyard log resize` with a larger log, as the operator",
-                names::CARRIED_BUCKET
-            )),
-            AppendFailure::Conflict | AppendFailure::TooLarge | AppendFailure::Unconfirmed => ReadError::new(&error),
+        sent.map(|stored| stored.sequence).map_err(|error| match AppendFailure::of(&error) {
+            AppendFailure::Full => CarryError::Full,
+            AppendFailure::Conflict | AppendFailure::TooLarge => CarryError::NotStored(ReadError::new(&error)),
+            AppendFailure::Unconfirmed => CarryError::Unconfirmed(ReadError::new(&error)),
         })
     }
 
@@ -244,16 +303,14 @@ impl Journal {
     /// A run of which something is carried, up to the entry `tip` of the log, at which all of its shard was stored. What
     /// is carried behind it is of a log that was lost, and whose copy was restored: it is forgotten.
     pub(crate) async fn carried_through(&self, run: RunId, fence: Fence, tip: u64) -> Result<Known, ReadError> {
+        while let Some(last) = self.last_part(run).await?.filter(|last| last.part.through() > tip) {
+            self.forget_after(run, fence, tip, last).await?;
+        }
         let (mut known, mut pages) = (Known::new(run), RunPages::new(self.clone(), run, PAGE_BYTES));
         loop {
             let page = pages.next_known().await?;
             if page.is_cut {
                 return Err(ReadError(format!("entries of run {run} left the log while they were read")));
-            }
-            if page.carried > tip {
-                self.forget_carried_after(run, fence, tip).await?;
-                (known, pages) = (Known::new(run), RunPages::new(self.clone(), run, PAGE_BYTES));
-                continue;
             }
             let is_last = page.last;
             page.apply_through(tip, &mut known);
@@ -263,23 +320,29 @@ impl Journal {
         }
     }
 
-    /// The last parts first: the others are a beginning of the run at any time.
-    async fn forget_carried_after(&self, run: RunId, fence: Fence, tip: u64) -> Result<(), ReadError> {
-        let parts = self.carried(run).await?.parts;
-        for (number, payload) in (0..).zip(parts).collect::<Vec<_>>().into_iter().rev() {
-            let mut part = CarriedPart::decode(payload).map_err(|error| ReadError::new(&error))?;
-            let before = part.entries.len();
-            part.entries.retain(|entry| entry.sequence <= tip);
-            if part.entries.is_empty() {
-                let purge = self.broker.carried.stream.purge().filter(self.place(run, number));
-                purge.await.map_err(|error| ReadError::new(&error))?;
-            } else if part.entries.len() < before {
-                let expires = ::nats::now().after(run::limit::RUN_LIFE_MAX);
-                self.put_part(Order { run, fence, expires }, number, part.encode()).await?;
-            }
+    async fn forget_after(&self, run: RunId, fence: Fence, tip: u64, last: LastPart) -> Result<(), ReadError> {
+        let LastPart { number, mut part } = last;
+        part.entries.retain(|entry| entry.sequence <= tip);
+        if part.entries.is_empty() {
+            let purge = self.broker.carried.stream.purge().filter(self.place(run, number));
+            return purge.await.map(drop).map_err(|error| ReadError::new(&error));
         }
-        Ok(())
+        let expires = ::nats::now().after(run::limit::RUN_LIFE_MAX);
+        let stored = self.put_part(Order { run, fence, expires }, number, part.encode()).await;
+        stored.map_err(|error| ReadError::new(&error))
     }
+}
+
+/// The messages of a part after an entry.
+fn messages(run: RunId, part: CarriedPart, after: u64) -> Vec<Stored> {
+    part.entries.into_iter().filter(|entry| entry.sequence > after).map(|entry| stored(run, entry)).collect()
+}
+
+/// The claim of a fence; 0 if it is of another bucket of leases.
+fn claim_of(fence: &[u8], leases: i64) -> u64 {
+    let (claim, of) = fence.split_at_checked(8).unwrap_or_default();
+    let is_of = i64::from_be_bytes(of.try_into().unwrap_or_default()) == leases;
+    claim.try_into().ok().filter(|_| is_of).map_or(0, u64::from_be_bytes)
 }
 
 fn stored(run: RunId, entry: CarriedEntry) -> Stored {

@@ -50,7 +50,8 @@ enum Mode {
     Counted,
     /// Counted entries are gone: the run was erased or ages out. The counts are useless then.
     Uncounted,
-    /// The run begins with what is carried of it, of which this is still to be read. `through` is its last entry.
+    /// The run begins with what is carried of it: `through` is the last entry of that, as far as it was read, and `rest`
+    /// is still to be returned.
     Carried { through: u64, rest: VecDeque<Stored> },
 }
 
@@ -153,10 +154,13 @@ impl RunPages {
     }
 
     /// Whether entries may have left the log that follow the ones that were read. The log loses its beginning, so as
-    /// long as it has the last one that was read, it has those after it.
+    /// long as it has the last one that was read, it has those after it; and so it is if that one is carried.
     async fn is_cut(&self) -> Result<bool, ReadError> {
-        let is_uncounted = matches!(self.mode, Mode::Uncounted) && self.through > 0;
-        Ok(is_uncounted && self.journal.is_gone(self.run.shard(), self.through).await?)
+        if !matches!(self.mode, Mode::Uncounted) || self.through == 0 {
+            return Ok(false);
+        }
+        let is_gone = self.journal.is_gone(self.run.shard(), self.through).await?;
+        Ok(is_gone && self.journal.carried_to(self.run).await? < self.through)
     }
 
     fn cut(&self) -> Page {
@@ -199,6 +203,7 @@ impl RunPages {
             Attempt::Carried(messages) => {
                 let through = messages.last().map_or(self.through, |message| message.sequence);
                 self.mode = Mode::Carried { through, rest: messages.into() };
+                // There may be nothing left of it.
                 Ok(self.of_rest())
             }
             Attempt::Lags => Ok(None),
@@ -225,9 +230,12 @@ impl RunPages {
         match self.mode {
             Mode::Counted => self.attempt_counted().await,
             Mode::Uncounted => {
-                let later = self.journal.carried_after(self.run, self.through).await?;
-                if !later.is_empty() {
-                    return Ok(Attempt::Carried(later));
+                match self.journal.carried_after(self.run, self.through).await? {
+                    Some((_, later)) => return Ok(Attempt::Carried(later)),
+                    None if self.journal.carried_to(self.run).await? >= self.through.max(1) => {
+                        return Ok(Attempt::Carried(Vec::new()));
+                    }
+                    None => {}
                 }
                 Ok(Attempt::Read(Batch { last: false, ..self.by_wildcard(self.through, PAGE_ENTRIES).await? }))
             }
@@ -236,7 +244,7 @@ impl RunPages {
     }
 
     async fn attempt_counted(&self) -> Result<Attempt, ReadError> {
-        let Counts { subjects, through, .. } = self.journal.counts_through(self.run).await?;
+        let Counts { subjects, through } = self.journal.counts_through(self.run).await?;
         if through < self.mark {
             return Ok(Attempt::Lags);
         }
@@ -247,14 +255,21 @@ impl RunPages {
             return Ok(Attempt::Shrank);
         }
         let rests: Vec<Rest> = subjects.iter().filter_map(|(subject, count)| self.rest(subject, *count)).collect();
-        let batch = match rests.len() {
+        let rests_len = rests.len();
+        let batch = match rests_len {
             ..=SUBJECTS_MAX => self.by_subject(rests).await?,
             _ => self.by_number(rests.iter().map(|rest| rest.messages).sum()).await?,
         };
         let Some(batch) = batch else { return Ok(Attempt::Lags) };
+        // Of a read by wildcard it is not known whether entries before the first one have left the log meanwhile.
+        if rests_len > SUBJECTS_MAX
+            && let Some(first) = self.first
+            && !self.journal.holds(first).await?
+        {
+            return Ok(Attempt::Shrank);
+        }
         if self.through == 0 && !batch.messages.first().is_some_and(Stored::opens) {
-            let carried = self.journal.carried_after(self.run, self.through).await?;
-            if !carried.is_empty() {
+            if let Some((_, carried)) = self.journal.carried_after(self.run, 0).await? {
                 return Ok(Attempt::Carried(carried));
             }
         }
@@ -263,22 +278,20 @@ impl RunPages {
 
     /// The entries after those that were carried.
     async fn attempt_carried(&self) -> Result<Attempt, ReadError> {
-        let Counts { subjects, through, first } = self.journal.counts_through(self.run).await?;
+        let Counts { subjects, through } = self.journal.counts_through(self.run).await?;
         if through < self.mark {
             return Ok(Attempt::Lags);
         }
-        // What follows may have been carried meanwhile, and have left the log.
-        if first > self.through + 1 {
-            let later = self.journal.carried_after(self.run, self.through).await?;
-            if !later.is_empty() {
-                return Ok(Attempt::Carried(later));
-            }
+        let batch = if subjects.is_empty() {
+            Batch { messages: Vec::new(), last: true }
+        } else {
+            Batch { last: false, ..self.by_wildcard(self.through, PAGE_ENTRIES).await? }
+        };
+        // Looked up afterwards: what has left the log by now was carried before.
+        match self.journal.carried_after(self.run, self.through).await? {
+            Some((_, later)) => Ok(Attempt::Carried(later)),
+            None => Ok(Attempt::Read(batch)),
         }
-        if subjects.is_empty() {
-            return Ok(Attempt::Read(Batch { messages: Vec::new(), last: true }));
-        }
-        let batch = self.by_wildcard(self.through, PAGE_ENTRIES).await?;
-        Ok(Attempt::Read(Batch { last: false, ..batch }))
     }
 
     fn rest(&self, subject: &str, count: u64) -> Option<Rest> {
@@ -403,8 +416,6 @@ pub(super) struct Counts {
     pub(super) subjects: HashMap<String, u64>,
     /// The last entry of the log that the answering server has.
     pub(super) through: u64,
-    /// The first one.
-    first: u64,
 }
 
 #[derive(Deserialize)]
@@ -444,7 +455,7 @@ impl Journal {
         self.counts_through(run).await.map(|counts| counts.subjects)
     }
 
-    /// As [`Self::counts`], with the first and the last entry of the log that the answering server has.
+    /// As [`Self::counts`], with the last entry of the log that the answering server has.
     pub(super) async fn counts_through(&self, run: RunId) -> Result<Counts, ReadError> {
         let filter = serde_json::json!({ "subjects_filter": subject::of_run(run) });
         let reply = self.broker.context.request(format!("STREAM.INFO.{}", names::STREAM), &filter).await;
@@ -455,7 +466,7 @@ impl Journal {
                     self.note_oldest(oldest(state.first_seq, first.unix_timestamp_nanos()));
                 }
                 self.note_first(state.first_seq);
-                Ok(Counts { subjects: state.subjects, through: state.last_seq, first: state.first_seq })
+                Ok(Counts { subjects: state.subjects, through: state.last_seq })
             }
             Info { error: Some(error), .. } => Err(ReadError(error.description)),
             Info { state: None, error: None } => Err(ReadError("the broker returned no state of the log".to_owned())),

@@ -135,14 +135,15 @@ fn what_is_carried_leaves_the_log_after_a_while_but_for_jobs_that_a_worker_may_s
     story.log(working, vec![opening(vec![spec("a")])]);
     story.log(working, vec![Event::CallDispatched { call: CALL, pool: pool() }]);
     let needs = |story: &Story| shard(story).needed_from(story.now);
-    assert_eq!((shard(&story).to_carry(1), shard(&story).to_carry(3)), (vec![], vec![waiting, working]));
+    let to_carry = |story: &Story, before| shard(story).to_carry(before, story.now);
+    assert_eq!((to_carry(&story, 1), to_carry(&story, 3)), (vec![], vec![waiting, working]));
     story.owner.handle_carried(waiting, 1, story.now);
     story.owner.handle_carried(working, 3, story.now);
-    assert_eq!((needs(&story), shard(&story).to_carry(9)), (1, vec![]), "it is all too young");
+    assert_eq!((needs(&story), to_carry(&story, 9)), (1, vec![]), "it is all too young");
     story.wait(30);
     assert_eq!(needs(&story), 3, "the job");
     story.log(waiting, vec![Event::RunClosed]);
-    assert_eq!(shard(&story).to_carry(9), vec![waiting], "an entry more");
+    assert_eq!(to_carry(&story, 9), vec![waiting], "an entry more");
     story.log(working, vec![Event::CallCancelled { call: CALL }]);
     story.owner.handle_carried_whole(working);
     assert_eq!(needs(&story), 2, "what follows the last entry that is carried");
@@ -164,7 +165,7 @@ fn a_run_whose_beginning_may_be_carried_is_carried_whole_once_it_ends_by_the_nex
     for run in [old, young] {
         story.log(run, vec![Event::CallCancelled { call: CALL }]);
     }
-    assert_eq!(shard(&story).half_carried().collect::<Vec<_>>(), [old]);
+    assert_eq!(shard(&story).half_carried().collect::<Vec<_>>(), [(old, 3)]);
     assert_eq!(
         (shard(&story).needed_from(story.now), shard(&story).snapshot().collect::<Vec<_>>()),
         (1, vec![(old, 3)])
@@ -182,16 +183,34 @@ fn a_run_whose_beginning_may_be_carried_is_carried_whole_once_it_ends_by_the_nex
     next.owner.handle_claimed(SHARD, 2);
     let taken = Takeover { claim: 2, through: 4, tip: 4, open: Vec::new(), ended: vec![known], unread: Vec::new() };
     assert!(next.owner.handle_taken(SHARD, taken, START));
-    assert_eq!((shard(&next).half_carried().collect::<Vec<_>>(), shard(&next).needed_from(START)), (vec![old], 2));
+    assert_eq!((shard(&next).half_carried().collect::<Vec<_>>(), shard(&next).needed_from(START)), (vec![(old, 3)], 2));
     next.owner.handle_carried_whole(old);
     assert_eq!((shard(&next).half_carried().count(), shard(&next).needed_from(START)), (0, 5));
 }
 
 #[test]
 fn an_append_expects_what_is_last_in_the_log_and_nothing_if_that_is_carried_and_has_left() {
-    let expected = |entry, carried| Expected { entry, carried };
+    let expected = |entry, carried| Expected { entry, carried, known_at: None };
     assert_eq!(expected(7, 9).in_log(7), 7, "it is still there");
     assert_eq!(expected(7, 9).in_log(8), 0);
     assert_eq!(expected(7, 6).in_log(8), 7, "the run has left the log, and its command is refused");
     assert_eq!(expected(0, 9).in_log(8), 0);
+}
+
+#[test]
+fn an_entry_of_a_run_that_was_read_up_to_there_before_changes_nothing() {
+    let mut story = Story::without_shard();
+    let run = old_run(1);
+    let mut known = Known::new(run);
+    let opens = opening(vec![spec("a")]);
+    known
+        .apply(&Entry { sequence: 5, at: START, not_after: None, hooked: false, events: vec![opens] }, &mut Vec::new());
+    story.owner.handle_claimed(SHARD, 1);
+    let taken = Takeover { claim: 1, through: 0, tip: 5, open: vec![known], ended: Vec::new(), unread: Vec::new() };
+    assert!(story.owner.handle_taken(SHARD, taken, START));
+    // The shard is read from its beginning, because there is no snapshot.
+    let appends = Event::CallsAppended { calls: vec![Arc::new(spec("b"))] };
+    story.sequence = 3;
+    story.log(run, vec![appends]);
+    assert_eq!(story.owner.run(run).expect("it is open").run.calls().len(), 1);
 }

@@ -89,6 +89,30 @@ async fn a_carried_run_is_read_whole_and_in_order_whatever_of_it_has_left_the_lo
     }
 }
 
+/// Two readers that have read all of a run: one expects the next entry, the other asks what there is.
+#[tokio::test]
+async fn a_reader_that_has_read_all_goes_on_after_the_run_was_carried_and_has_left_the_log() {
+    let (_server, journal) = journal().await;
+    let fence = journal.fence(SHARD, 1, false).await.expect("it is written");
+    for leaves in [2, 3, 4] {
+        let run = old();
+        let mut places = vec![open(&journal, run).await];
+        add(&journal, run, &mut places, 3).await;
+        let [mut expects, mut asks] = [(); 2].map(|()| RunPages::new(journal.clone(), run, PAGE_BYTES));
+        assert_eq!(expects.next(places[3]).await.expect("it can be read").through, places[3]);
+        assert!(asks.next_known().await.expect("it can be read").last);
+        journal.carry(order(run, fence), ALL).await.expect("it is carried");
+        drop_before(&journal, places.get(leaves).map_or(places[3] + 1, |place| *place)).await;
+        add(&journal, run, &mut places, 1).await;
+        let next = expects.next(places[4]).await.expect("it can be read");
+        assert_eq!((next.is_cut, next.through, next.entries.len()), (false, places[4], 1), "{leaves} have left");
+        assert_eq!(sequences(asks).await, places[4..], "{leaves} have left");
+        let log = crate::nats::scan::Log::new(&journal.broker, journal.clone());
+        let summary = crate::index::rebuild::replay(&log, run).await.expect("it can be read");
+        assert_eq!(summary.map(|summary| summary.id), Some(run), "{leaves} have left");
+    }
+}
+
 #[tokio::test]
 async fn an_append_expects_nothing_in_place_of_what_has_left_the_log_and_still_notices_what_came_since() {
     let (_server, journal) = journal().await;
@@ -101,7 +125,7 @@ async fn an_append_expects_nothing_in_place_of_what_has_left_the_log_and_still_n
     let call = CallIndex(0);
     let known = other.known(run).await.expect("it can be read");
     assert_eq!(known.revision(&SubjectKind::Control { call }), 0, "the fold does not know the call");
-    let expected = Expected { entry: places[1], carried };
+    let expected = Expected { entry: places[1], carried, known_at: None };
     drop_before(&journal, places[1] + 1).await;
     let events = [Event::CallDropped { call }];
     // It has not noticed that the log begins later.
@@ -141,7 +165,7 @@ async fn all_of_a_run_that_has_ended_is_carried_if_its_beginning_is_and_nothing_
             journal.carry(order(run, fence), ALL).await.expect("it is carried");
         }
         add(&journal, run, &mut places, 2).await;
-        journal.carry_ended(order(run, fence)).await.expect("it is carried");
+        journal.carry_ended(order(run, fence), places[2]).await.expect("it is carried");
         let through = if run == whole { places[2] } else { 0 };
         assert_eq!(journal.carried_to(run).await.expect("it is known"), through);
     }
@@ -167,11 +191,51 @@ async fn a_long_run_is_carried_in_parts_of_which_those_behind_a_restored_log_are
         places.push(journal.append(run, &events, None, last).await.expect("stored"));
     }
     journal.carry(order(run, fence), ALL).await.expect("it is carried");
-    assert_eq!(journal.carried(run).await.expect("it can be read").parts.len(), 4);
+    let parts = async |number| journal.carried_part(run, number).await.expect("it can be read");
+    assert!(parts(3).await.is_some() && parts(4).await.is_none());
     assert_eq!(sequences(RunPages::new(journal.clone(), run, PAGE_BYTES)).await, places);
     drop_before(&journal, places[7]).await;
     // As if the log had been restored from a copy that was made after the fourth entry.
     let known = journal.carried_through(run, fence, places[3]).await.expect("it can be read");
     assert_eq!((known.last, known.carried), (places[3], places[3]));
     assert_eq!(journal.carried_to(run).await.expect("it is known"), places[3]);
+}
+
+#[tokio::test]
+async fn what_is_carried_behind_a_restored_log_is_forgotten_also_if_that_has_the_opening() {
+    let (_server, journal) = journal().await;
+    // Of an owner of before the restore, whose bucket of leases had counted further.
+    let stale = [77_u64.to_be_bytes(), 1_u64.to_be_bytes()].concat();
+    journal.broker.carried.put(format!("fence.{SHARD}"), stale.into()).await.expect("stored");
+    let fence = journal.fence(SHARD, 1, false).await.expect("it is written");
+    let run = old();
+    let mut places = vec![open(&journal, run).await];
+    add(&journal, run, &mut places, 3).await;
+    journal.carry(order(run, fence), ALL).await.expect("it is carried");
+    let known = journal.carried_through(run, fence, places[1]).await.expect("it can be read");
+    assert_eq!((known.first, known.last), (places[0], places[1]));
+    assert_eq!(journal.carried_to(run).await.expect("it is known"), places[1]);
+    journal.carried_through(run, fence, places[0] - 1).await.expect("it can be read");
+    assert_eq!(journal.carried_to(run).await.expect("it is known"), 0);
+}
+
+#[tokio::test]
+async fn nothing_stays_carried_of_a_run_that_ended_and_cannot_be_carried_whole() {
+    let (_server, journal) = journal().await;
+    let fence = journal.fence(SHARD, 1, false).await.expect("it is written");
+    let (lost, lagging) = (old(), old());
+    for run in [lost, lagging] {
+        let mut places = vec![open(&journal, run).await];
+        journal.carry(order(run, fence), ALL).await.expect("it is carried");
+        add(&journal, run, &mut places, 2).await;
+        if run == lost {
+            drop_before(&journal, places[2] + 1).await;
+            journal.carry_ended(order(run, fence), places[2]).await.expect("it is known");
+            assert_eq!(journal.carried_to(run).await.expect("it is known"), 0);
+        } else {
+            // Of an entry that the server which answers does not have.
+            let carried = journal.carry_ended(order(run, fence), places[2] + 1000).await;
+            assert!(carried.is_err() && journal.carried_to(run).await.expect("it is known") > 0);
+        }
+    }
 }

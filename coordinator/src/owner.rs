@@ -327,12 +327,14 @@ impl OwnerTask {
         for fed in batch.entries.drain(..) {
             self.take(fed);
         }
-        for shard in batch.shards.iter() {
-            let Some(slice) = self.slice_mut(shard) else { continue };
-            slice.seen = slice.seen.max(batch.position);
-            self.owner.handle_position(shard, batch.position);
-            self.lead(shard);
-            self.answer_expecting(shard);
+        for (shards, position) in batch.complete.drain(..) {
+            for shard in shards.iter() {
+                let Some(slice) = self.slice_mut(shard) else { continue };
+                slice.seen = slice.seen.max(position);
+                self.owner.handle_position(shard, position);
+                self.lead(shard);
+                self.answer_expecting(shard);
+            }
         }
         self.post_letters();
     }

@@ -13,6 +13,7 @@ mod growth;
 mod idle;
 mod index;
 mod latency;
+mod many;
 mod mcp;
 mod measure;
 mod memory;
@@ -108,6 +109,8 @@ enum Section {
     Registry,
     /// The cost of a call over retained calls, tools, workers and coordinators.
     Growth,
+    /// 200 workers beside one with as many slots, and four coordinators beside one, in turn.
+    Many,
     /// The broker in a memory cgroup at the chart's proportions, to a full log and through a restart. Needs root and
     /// cgroup v1; left out without them unless it is asked for.
     Memory,
@@ -228,6 +231,9 @@ async fn measure_all(arguments: &Arguments) -> anyhow::Result<()> {
     }
     if wanted(Section::Growth) {
         growth::measure(effort, &mut results).await?;
+    }
+    if wanted(Section::Many) {
+        many::measure(effort, &mut results).await?;
     }
     if arguments.only.contains(&Section::Memory) || (arguments.only.is_empty() && memory::is_possible()) {
         memory::measure(effort, &mut results).await?;

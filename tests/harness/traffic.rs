@@ -19,14 +19,19 @@ impl Traffic {
     /// # Errors
     /// When the broker is not monitored or does not answer.
     pub async fn of(broker: &local::Broker, name: &str) -> anyhow::Result<Self> {
-        let url = broker.monitoring_url().context("the broker is not monitored")?;
-        let connections = get(&url, "/connz").await?;
-        let connections = connections["connections"].as_array().context("the answer has no connections")?;
-        let ours = connections.iter().filter(|one| one["name"].as_str().is_some_and(|is| is.starts_with(name)));
-        Ok(ours.fold(Self::default(), |sum, one| Self {
+        let ours = connections(broker, name).await?;
+        Ok(ours.iter().fold(Self::default(), |sum, one| Self {
             to_broker: sum.to_broker + one["in_msgs"].as_u64().unwrap_or_default(),
             from_broker: sum.from_broker + one["out_msgs"].as_u64().unwrap_or_default(),
         }))
+    }
+
+    /// How many open connections have a name that begins like this.
+    ///
+    /// # Errors
+    /// As [`Self::of`].
+    pub async fn connections(broker: &local::Broker, name: &str) -> anyhow::Result<usize> {
+        Ok(connections(broker, name).await?.len())
     }
 
     /// The messages since an earlier reading.
@@ -37,6 +42,14 @@ impl Traffic {
             from_broker: self.from_broker.saturating_sub(earlier.from_broker),
         }
     }
+}
+
+/// What the broker tells of its connections whose name begins like this.
+async fn connections(broker: &local::Broker, name: &str) -> anyhow::Result<Vec<serde_json::Value>> {
+    let url = broker.monitoring_url().context("the broker is not monitored")?;
+    let mut told = get(&url, "/connz").await?;
+    let all = told["connections"].as_array_mut().context("the answer has no connections")?;
+    Ok(all.extract_if(.., |one| one["name"].as_str().is_some_and(|is| is.starts_with(name))).collect())
 }
 
 /// Version 1.0, so that the answer comes in one piece and ends with the connection.

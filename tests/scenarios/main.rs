@@ -33,6 +33,7 @@ mod conversation;
 mod coordinator_crash;
 mod cost;
 mod costly;
+mod crowd;
 mod deadlines;
 mod delays;
 mod disconnects;

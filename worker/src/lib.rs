@@ -1,8 +1,8 @@
 //! The worker. It hosts tools, pulls their calls, runs attempts and publishes their output and ends. It decides
 //! nothing: if a job may not be fresh, it asks the owner of the run.
 //!
-//! The work at the broker (pulling, leases, publishing, acknowledging) has a thread of its own, which no tool can
-//! block; tools run on the caller's runtime.
+//! The work at the broker (pulling, leases, publishing, acknowledging) is done on threads that no tool can block; tools
+//! run on the caller's runtime. All workers of a process share these threads.
 
 #![warn(unnameable_types)]
 
@@ -14,13 +14,14 @@ mod nats;
 mod objects;
 mod observe;
 mod publisher;
+mod threads;
 
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
 use ::hooks::HookPoint;
-use tokio::runtime::{Builder, Handle};
+use tokio::runtime::Handle;
 use tokio::sync::{oneshot, watch};
 use tokio_util::sync::CancellationToken;
 
@@ -100,7 +101,8 @@ impl Options {
 
 /// Serves the calls of `table`'s tools until `stop`, or until an operator drains the worker (`toolyard workers drain`).
 /// Then it lets running calls end, or gives them back. `ready` is called once, when the tools are advertised and the
-/// first pull request is open.
+/// first pull request is open. Workers of one process share threads for their work at the broker, and those of one pool
+/// share connections.
 ///
 /// # Errors
 /// A hook cannot watch a tool, or the broker cannot be reached or is too old. If the broker is lost later, the worker
@@ -132,18 +134,13 @@ pub async fn serve_changing(
     }
     let tools = Handle::current();
     let (done, result) = oneshot::channel();
-    std::thread::Builder::new()
-        .name("toolyard-worker".to_owned())
-        .spawn(move || {
-            let runtime = Builder::new_current_thread().enable_all().build();
-            let result = match runtime {
-                Ok(runtime) => runtime.block_on(nats::serve(options, tables, tools, stop, ready)),
-                Err(error) => Err(Error::Thread(error)),
-            };
-            // The caller may have gone, and the process with it.
-            drop(done.send(result));
-        })
-        .map_err(Error::Thread)?;
+    let work = move |place| async move {
+        let served = nats::serve(options, tables, tools, stop, ready).await;
+        drop(place);
+        // The caller may have gone, and the process with it.
+        drop(done.send(served));
+    };
+    threads::spawn(work).map_err(Error::Thread)?;
     result.await.unwrap_or(Err(Error::Died))
 }
 

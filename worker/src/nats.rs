@@ -1,8 +1,9 @@
-//! The worker at the broker, on its own thread: advertises, pulls, keeps leases, publishes, acknowledges.
+//! The worker at the broker, on a thread without tools: advertises, pulls, keeps leases, publishes, acknowledges.
 
 mod advertise;
 mod ask;
 mod clock;
+mod connection;
 mod files;
 mod held;
 mod job;
@@ -23,7 +24,6 @@ use async_nats::Client;
 use async_nats::jetstream::{self, context::ContextBuilder};
 use futures::StreamExt as _;
 use hooks::Hooks;
-use nats::access::Party;
 use nats::clock::Clock;
 use proto::convert::worker::{Stop, encode_advertisement};
 use proto::names;
@@ -140,8 +140,8 @@ pub(crate) async fn serve(
         Some(address) => Some(telemetry::admin::listen(address).await?),
         None => None,
     };
-    let party = Party::Pool(options.pool.clone());
-    let client = nats::connect(&options.nats_url, &options.credentials, worker.as_str(), &party).await?;
+    let connection = connection::Connection::for_worker(&options, &worker).await?;
+    let client = connection.client();
     let context = ContextBuilder::new().timeout(APPEND_TIMEOUT).build(client.clone());
     let Tables { first: table, later: tables } = tables;
     let counts = Counts::new(&options.pool);
@@ -184,8 +184,7 @@ pub(crate) async fn serve(
     if options.include_content {
         tracing::warn!("arguments and results of calls go into traces: whoever sees the traces reads them");
     }
-    let set = tokio::task::LocalSet::new();
-    set.run_until(work(core, options, admin, stop, ready)).await;
+    work(core, options, admin, stop, ready).await;
     if !matches!(tokio::time::timeout(LAST_WORDS, client.flush()).await, Ok(Ok(()))) {
         tracing::warn!("the last words to the broker were lost");
     }

@@ -2,8 +2,9 @@
 //! followed together, because one consumer of everything costs the broker less than many of a part.
 
 use std::pin::Pin;
-use std::sync::atomic::Ordering;
-use std::task::{Context as TaskContext, Poll};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::{Context as TaskContext, Poll, Wake, Waker};
 use std::time::Duration;
 
 use async_nats::Client;
@@ -11,6 +12,7 @@ use async_nats::jetstream::Context;
 use async_nats::jetstream::consumer::DeliverPolicy;
 use async_nats::jetstream::consumer::push::{Ordered, OrderedConfig};
 use futures::future::BoxFuture;
+use futures::task::AtomicWaker;
 use futures::{FutureExt as _, Stream as _};
 use proto::names;
 use proto::subject;
@@ -43,6 +45,22 @@ struct Feed {
     /// Every entry of the shards up to here was passed on.
     position: u64,
     state: State,
+    woken: Arc<Woken>,
+}
+
+/// Whether a feed may have something. Polling one is not free, and the owner task is woken several times for each call,
+/// mostly by something else than a feed.
+struct Woken {
+    is_woken: AtomicBool,
+    /// The task that polls all feeds.
+    task: AtomicWaker,
+}
+
+impl Wake for Woken {
+    fn wake(self: Arc<Self>) {
+        self.is_woken.store(true, Ordering::Release);
+        self.task.wake();
+    }
 }
 
 enum State {
@@ -59,12 +77,12 @@ pub(crate) struct Fed {
     pub(crate) what: Decoded,
 }
 
-/// Entries of some shards, which are now complete up to `position`.
+/// Entries of some shards, those of each shard in order.
 #[derive(Debug, Default)]
 pub(crate) struct Batch {
     pub(crate) entries: Vec<Fed>,
-    pub(crate) shards: ShardSet,
-    pub(crate) position: u64,
+    /// Shards with entries among these, and the positions up to which they are complete now.
+    pub(crate) complete: Vec<(ShardSet, u64)>,
 }
 
 impl Feeds {
@@ -92,7 +110,7 @@ impl Feeds {
         let parts = if shards == every().collect() { vec![shards] } else { shards.iter().map(one).collect() };
         for shards in parts {
             let state = self.opening(shards, position);
-            self.feeds.push(Feed { shards, position, state });
+            self.feeds.push(Feed::new(shards, position, state));
         }
     }
 
@@ -131,7 +149,7 @@ impl Feeds {
             return;
         }
         let mut feeds = std::mem::take(&mut self.feeds);
-        feeds.iter_mut().for_each(|feed| feed.state = self.opening(feed.shards, feed.position));
+        feeds.iter_mut().for_each(|feed| feed.begin(self.opening(feed.shards, feed.position)));
         self.feeds = feeds;
     }
 
@@ -150,21 +168,47 @@ impl Feeds {
             let index = (self.turn + offset) % count;
             let Self { client, context, feeds, .. } = self;
             let Some(feed) = feeds.get_mut(index) else { continue };
-            feed.poll(task, batch, |shards, position| {
+            let before = batch.entries.len();
+            if before >= BATCH_MAX {
+                self.turn = index;
+                break;
+            }
+            feed.poll_if_woken(task, batch, |shards, position| {
                 State::Opening(open(client.clone(), context.clone(), shards, position).boxed())
             });
-            if !batch.entries.is_empty() {
-                (batch.shards, batch.position) = (feed.shards, feed.position);
-                self.turn = index + 1;
-                return Poll::Ready(());
+            if batch.entries.len() > before {
+                batch.complete.push((feed.shards, feed.position));
             }
         }
-        Poll::Pending
+        if batch.entries.is_empty() { Poll::Pending } else { Poll::Ready(()) }
     }
 }
 
 impl Feed {
-    /// Adds entries to the batch; if it adds none, the task is woken when there may be some.
+    fn new(shards: ShardSet, position: u64, state: State) -> Self {
+        let woken = Arc::new(Woken { is_woken: AtomicBool::new(true), task: AtomicWaker::new() });
+        Self { shards, position, state, woken }
+    }
+
+    /// Goes on in another state.
+    fn begin(&mut self, state: State) {
+        self.state = state;
+        self.woken.is_woken.store(true, Ordering::Release);
+    }
+
+    /// Adds entries to the batch if there may be some; the task is woken when there may be more.
+    fn poll_if_woken(&mut self, task: &TaskContext<'_>, batch: &mut Batch, reopen: impl Fn(ShardSet, u64) -> State) {
+        self.woken.task.register(task.waker());
+        if !self.woken.is_woken.swap(false, Ordering::AcqRel) {
+            return;
+        }
+        let waker = Waker::from(Arc::clone(&self.woken));
+        self.poll(&mut TaskContext::from_waker(&waker), batch, reopen);
+        if batch.entries.len() >= BATCH_MAX {
+            self.woken.is_woken.store(true, Ordering::Release);
+        }
+    }
+
     fn poll(&mut self, task: &mut TaskContext<'_>, batch: &mut Batch, reopen: impl Fn(ShardSet, u64) -> State) {
         while batch.entries.len() < BATCH_MAX {
             match &mut self.state {

@@ -21,7 +21,7 @@ const VERSION_MIN: (u32, u32) = (2, 14);
 /// How the client and the broker authenticate each other.
 #[derive(Debug, Clone, Default)]
 pub struct Credentials {
-    /// The file of our user's NKey seed, as `toolyard nats-config` writes it. Read at every start.
+    /// The file of our user's NKey seed, as `toolyard nats-config` writes it. Read at every connection.
     pub nkey: Option<PathBuf>,
     /// The file of the authorities (PEM) that sign the broker's certificate. If it is given, TLS is required. If not,
     /// the system's authorities are used if the address begins with `tls://` or the broker requires TLS.

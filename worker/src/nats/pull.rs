@@ -28,8 +28,9 @@ pub(super) const LOST: Duration = Duration::from_secs(6);
 const LOOK: Duration = Duration::from_secs(1);
 /// How long to wait after a refusal.
 const PAUSE: Duration = Duration::from_millis(250);
-/// Requests are made when this part of the slots is free, or when none is open.
-const REFILL: u32 = 4;
+/// Requests are made when none is open, or when so many times more slots are free than open ones may bring jobs. The
+/// broker looks at all open requests of a pool for nearly every job, so a worker has one or two, whatever its slots are.
+const REFILL: u32 = 3;
 
 const STATUS_IDLE_HEARTBEAT: u16 = 100;
 const STATUS_EXPIRED: u16 = 408;
@@ -170,7 +171,7 @@ impl Puller {
     /// Requests as many jobs as there are free slots without an open request. `false` if it should but must wait.
     async fn refill(&mut self) -> bool {
         let free = self.slots.saturating_sub(self.running).saturating_sub(self.asked);
-        if free == 0 || (self.asked > 0 && free < (self.slots / REFILL).max(1)) {
+        if !is_worth_asking(free, self.asked) {
             return true;
         }
         if Instant::now() < self.not_before {
@@ -222,6 +223,11 @@ impl Puller {
     }
 }
 
+/// Whether to request jobs for so many `free` slots, while open requests may bring so many others.
+fn is_worth_asking(free: u32, asked: u32) -> bool {
+    free > 0 && free >= asked.saturating_mul(REFILL)
+}
+
 fn connects(client: &Client) -> u64 {
     client.statistics().connects.load(std::sync::atomic::Ordering::Relaxed)
 }
@@ -234,5 +240,47 @@ async fn open_inbox(client: &Client) -> (String, Subscriber) {
             Err(error) => tracing::warn!(%error, "cannot subscribe to the inbox, trying again"),
         }
         tokio::time::sleep(PAUSE).await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::VecDeque;
+
+    use super::*;
+
+    /// The most open requests and all requests of a worker that takes short jobs, one or two of them at a time. The
+    /// broker serves open requests in turn.
+    fn requests(slots: u32, jobs: u32) -> (usize, u32) {
+        let (mut open, mut most, mut made) = (VecDeque::<u32>::new(), 0, 0);
+        for job in 0..jobs {
+            let (asked, running) = (open.iter().sum::<u32>(), job % 2);
+            let free = slots.saturating_sub(running).saturating_sub(asked);
+            if is_worth_asking(free, asked) {
+                open.push_back(free);
+                (most, made) = (most.max(open.len()), made + 1);
+            }
+            let left = open.pop_front().expect("a job comes by an open request") - 1;
+            if left > 0 {
+                open.push_back(left);
+            }
+        }
+        (most, made)
+    }
+
+    #[test]
+    fn a_worker_has_at_most_two_open_requests_whatever_its_slots() {
+        for slots in 2..=600 {
+            let (most, made) = requests(slots, 10_000);
+            assert!(most <= 2, "{slots} slots: {most} open requests");
+            assert!(made <= 10_000 / (slots * 5 / 8).max(1) + 1, "{slots} slots: {made} requests for 10,000 jobs");
+        }
+    }
+
+    #[test]
+    fn a_worker_without_open_requests_asks_for_each_free_slot() {
+        assert!(is_worth_asking(1, 0));
+        assert!(!is_worth_asking(0, 0), "it is full");
+        assert!(!is_worth_asking(2, 1) && is_worth_asking(3, 1));
     }
 }

@@ -37,7 +37,12 @@ const MESSAGE_BYTES: u64 = 250;
 const CALL_MESSAGES: u64 = 2;
 /// Output is stored in messages of this size at most, if the tool writes it fast.
 const OUTPUT_MESSAGE_BYTES: u64 = 64 << 10;
-/// The broker's memory: a fixed part, and a part for each message that the log may hold and each request id.
+/// Bytes of a run that waits and is carried beside the log, without its arguments: the message's subject, headers and
+/// bookkeeping, and its opening. The bucket of carried runs has this part of the log's bytes.
+const CARRIED_RUN_BYTES: u64 = 450;
+const LOG_BYTES_PER_CARRIED_BYTE: u64 = 16;
+/// The broker's memory: a fixed part, and a part for each message that the log may hold, each request id and each carried
+/// run.
 const BROKER_FIXED_BYTES: u64 = 128 << 20;
 const BROKER_MESSAGE_BYTES: u64 = 1 << 10;
 /// A coordinator's memory: at rest, and for each open run.
@@ -51,7 +56,7 @@ const WORKER_CALL_US: f64 = 15.0;
 const OUTPUT_BYTE_US: f64 = 0.0104;
 /// The highest rate of one log that was measured, on two cores that broker, coordinator, worker and client shared.
 const MEASURED_CALLS_PER_S: f64 = 15_550.0;
-/// Beside the log, each server stores request ids, snapshots and other buckets (a quarter of the log), the queue of
+/// Beside the log, each server stores request ids, snapshots and other buckets (a third of the log), the queue of
 /// webhooks and the small buckets.
 const DISK_BESIDE_BYTES: u64 = 276 << 20;
 /// Sizes of logs are multiples of this.
@@ -135,7 +140,11 @@ impl Plan {
         let open_bytes = open_messages * float(MESSAGE_BYTES) + open * float(args.argument_bytes);
         let room = |ended: f64, open: f64| round_up((ended + open) * 100.0 / float(FILLED_PERCENT));
         let log_messages = room(ended_messages, open_messages).max(10_000);
-        let log_bytes = room(ended_bytes, open_bytes).div_ceil(LOG_STEP).max(1).saturating_mul(LOG_STEP);
+        // Runs that wait for long are carried, and all of them may be.
+        let carried_bytes =
+            u64::from(args.runs_open).saturating_mul(CARRIED_RUN_BYTES.saturating_add(args.argument_bytes));
+        let log_bytes = room(ended_bytes, open_bytes).max(carried_bytes.saturating_mul(LOG_BYTES_PER_CARRIED_BYTE));
+        let log_bytes = log_bytes.div_ceil(LOG_STEP).max(1).saturating_mul(LOG_STEP);
         let ended_part = |ended: f64, limit: u64| round_up(ended * 100.0 / float(limit));
         let tail_percent = ended_part(ended_messages, log_messages).max(ended_part(ended_bytes, log_bytes));
         // The bucket of request ids has an eighth of the log's bytes, and an id takes 240.
@@ -153,9 +162,9 @@ impl Plan {
             tail_percent: tail_percent.clamp(10, 80),
             request_ids,
             broker_memory: BROKER_MESSAGE_BYTES
-                .saturating_mul(log_messages.saturating_add(request_ids))
+                .saturating_mul(log_messages.saturating_add(request_ids).saturating_add(u64::from(args.runs_open)))
                 .saturating_add(BROKER_FIXED_BYTES),
-            broker_disk: log_bytes.saturating_add(log_bytes / 4).saturating_add(DISK_BESIDE_BYTES),
+            broker_disk: log_bytes.saturating_add(log_bytes / 3).saturating_add(DISK_BESIDE_BYTES),
             broker_cores: rate * BROKER_CALL_US / 1e6,
             coordinator_cores,
             worker_cores: rate * WORKER_CALL_US / 1e6,
@@ -307,6 +316,7 @@ mod tests {
         let waiting = Plan::of(&Args { runs_open: 1_000_000, ..args(100.0) });
         assert!(waiting.log_messages > 2_100_000 && waiting.tail_percent < 50, "{waiting:?}");
         assert!(waiting.coordinator_memory > 4 << 30, "one of two may be away: {waiting:?}");
+        assert!(waiting.log_bytes / 16 >= 1_000_000 * 450, "all of them may be carried: {waiting:?}");
     }
 
     #[test]

@@ -33,6 +33,7 @@ use crate::owner::OwnerHandle;
 use crate::quotas::Quotas;
 use crate::schedules::{ScheduleTask, Schedules};
 use crate::shards::Owned;
+use crate::turns::TurnOrder;
 use crate::{Coordinator, DRAIN, Error, api, index, monitor, nats, notifications, owner, runs};
 
 /// Capacity of the channel of shards that were saved: more than can be in progress.
@@ -122,6 +123,7 @@ struct Shared {
     requests: Requests,
     signals: Signals,
     quotas: Quotas,
+    turns: TurnOrder,
     pauses: Pauses,
     schedules: Schedules,
     registry: watch::Receiver<Arc<Registry>>,
@@ -159,6 +161,7 @@ impl Shared {
             index,
             callers: self.callers.clone(),
             quotas: self.quotas.clone(),
+            turns: self.turns.clone(),
             paused: self.pauses.current.clone(),
             webhooks: webhooks.unwrap_or_default(),
             letters,
@@ -214,6 +217,7 @@ impl Shared {
             hook_notices: self.hook_notices.clone(),
             callers: self.callers.clone(),
             quotas: self.quotas.clone(),
+            turns: self.turns.clone(),
             pauses: self.pauses.clone(),
             signals: self.signals.clone(),
             erase_after,
@@ -286,7 +290,8 @@ impl Coordinator {
         let schedules = Schedules::load(&broker, api::read_run).await?;
         let (callers, redis) = (files.callers, index.redis());
         let quotas = Quotas::new(callers.clone(), owned.clone(), (redis.is_some(), log_options.bytes_max));
-        tasks.spawn(|end| quotas.clone().keep(redis, end));
+        let turns = TurnOrder::new(callers.clone(), owned.clone(), pauses.current.clone());
+        tasks.spawn(|end| quotas.clone().keep(redis, turns.clone(), end));
         let journal = Journal::new(&broker);
         let hook_notices = tasks.start_hook_notices(&self.hooks, &registry);
         let shared = Shared {
@@ -301,6 +306,7 @@ impl Coordinator {
             hook_notices,
             journal,
             quotas,
+            turns,
             pauses,
             schedules,
             registry,

@@ -21,6 +21,7 @@ use crate::fleet::registry::Registry;
 use crate::hook_notices::{self, HookNotices};
 use crate::index::Index;
 use crate::index::projector::Projector;
+use crate::index::redis::RedisStore;
 use crate::nats::Broker;
 use crate::nats::journal::Journal;
 use crate::nats::pauses::Pauses;
@@ -62,6 +63,17 @@ impl Tasks {
         let (notices, waiting) = hook_notices::new(hooks.clone(), registry.clone());
         self.spawn(|end| hook_notices::deliver(hooks.clone(), waiting, end));
         notices
+    }
+
+    fn start_quotas(
+        &mut self,
+        (callers, owned, turns): (&Callers, &watch::Receiver<Owned>, &TurnOrder),
+        redis: Option<RedisStore>,
+        log_bytes_max: i64,
+    ) -> Quotas {
+        let quotas = Quotas::new(callers.clone(), owned.clone(), (redis.is_some(), log_bytes_max));
+        self.spawn(|end| quotas.clone().keep(redis, turns.clone(), end));
+        quotas
     }
 
     /// Ends all tasks and leaves the broker, within [`DRAIN`].
@@ -288,10 +300,8 @@ impl Coordinator {
         let (pauses, pauses_watch) = nats::pauses::Pauses::load(&broker).await?;
         tasks.spawn(|end| pauses_watch.keep(registry.clone(), end));
         let schedules = Schedules::load(&broker, api::read_run).await?;
-        let (callers, redis) = (files.callers, index.redis());
-        let quotas = Quotas::new(callers.clone(), owned.clone(), (redis.is_some(), log_options.bytes_max));
-        let turns = TurnOrder::new(callers.clone(), owned.clone(), pauses.current.clone());
-        tasks.spawn(|end| quotas.clone().keep(redis, turns.clone(), end));
+        let turns = TurnOrder::new(files.callers.clone(), owned.clone(), pauses.current.clone());
+        let quotas = tasks.start_quotas((&files.callers, &owned, &turns), index.redis(), log_options.bytes_max);
         let journal = Journal::new(&broker);
         let hook_notices = tasks.start_hook_notices(&self.hooks, &registry);
         let shared = Shared {
@@ -301,7 +311,7 @@ impl Coordinator {
             broker,
             objects,
             index,
-            callers,
+            callers: files.callers,
             notices,
             hook_notices,
             journal,

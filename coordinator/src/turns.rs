@@ -1,6 +1,6 @@
 //! The turns of waiting calls: connects [`owner::turns`] with this coordinator's runs, workers, quotas and requests.
 //!
-//! The owner task asks here before it dispatches a call, and is told which calls it may dispatch when workers have begun
+//! The owner task asks here before it dispatches a call, and learns which calls it may dispatch when workers have begun
 //! others. A request for a single call asks before the run is stored: if nothing waits in the pool, its job is stored
 //! together with the run. If calls wait, but only for a moment, the request waits too, which saves an entry in the log.
 
@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use owner::turns::{CallKey, Lane, LaneId, Position, Tenant, Ticket, Turns, part};
-use run::{Call, CallIndex, CallSpec, CallState, PoolId, Priority, Route, Run, RunId, Shard, TenantId};
+use run::{Call, CallIndex, CallSpec, CallState, PoolId, Priority, Route, Run, RunId, Shard, TenantId, Timestamp};
 use tokio::sync::{oneshot, watch};
 
 use crate::auth::callers::Callers;
@@ -40,6 +40,30 @@ struct State {
     held: HashMap<CallKey, oneshot::Sender<()>>,
     /// Calls that wait at the other coordinators, by pool. Empty if coordinators exchange no counts.
     others: BTreeMap<PoolId, BTreeMap<Tenant, u32>>,
+}
+
+/// When the call of a request has its turn.
+enum Entered {
+    Granted,
+    /// Soon: the requester waits for the message.
+    Soon(oneshot::Receiver<()>),
+    /// Not for a while.
+    Later,
+}
+
+impl State {
+    fn enter(&mut self, key: CallKey, ticket: &Ticket, now: Timestamp) -> Entered {
+        if self.turns.request(key, ticket, now) {
+            return Entered::Granted;
+        }
+        let is_soon = self.turns.expected_wait(ticket.lane, now).is_some_and(|wait| wait <= HOLD);
+        if !is_soon || self.held.len() >= HELD_MAX {
+            return Entered::Later;
+        }
+        let (sender, granted) = oneshot::channel();
+        self.held.insert(key, sender);
+        Entered::Soon(granted)
+    }
 }
 
 /// The turn of the only call of a run that is about to be stored. It is given back if it is dropped before it is used.
@@ -77,7 +101,7 @@ impl TurnOrder {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The turn of the only call of a run that is about to be stored. `None`: its job is left to the owner of its shard.
+    /// The turn of the only call of a run that is about to be stored. `None`: its job is left to the shard's owner.
     pub(crate) async fn enter(
         &self,
         run: RunId,
@@ -88,31 +112,24 @@ impl TurnOrder {
             return None;
         }
         let key = CallKey { run, call: CallIndex(0) };
-        let (turn, granted) = {
+        let entered = {
             let registry = registry.borrow();
             let name = self.lane_name(spec, tenant, &registry)?;
             let (now, mut state) = (::nats::now(), self.state());
             let lane = self.lane(&mut state, name, &registry);
             let weight = self.weight(tenant);
-            let ticket = Ticket { lane, tenant: tenant.cloned(), weight, priority, since: now };
-            let is_granted = state.turns.request(key, &ticket, now);
-            let is_soon = || state.turns.expected_wait(lane, now).is_some_and(|wait| wait <= HOLD);
-            let may_wait = !is_granted && state.held.len() < HELD_MAX && is_soon();
-            let granted = may_wait.then(|| {
-                let (sender, granted) = oneshot::channel();
-                state.held.insert(key, sender);
-                granted
-            });
-            let turn = Turn { order: self.clone(), key, is_used: false };
-            if is_granted {
-                return Some(turn);
-            }
-            (turn, granted?)
+            state.enter(key, &Ticket { lane, tenant: tenant.cloned(), weight, priority, since: now }, now)
         };
-        match tokio::time::timeout(HOLD, granted).await {
-            Ok(Ok(())) => Some(turn),
-            // Too late, or the shard is not ours any more.
-            Ok(Err(_)) | Err(_) => None,
+        // Not before the state is unlocked, because a turn that is dropped locks it.
+        let turn = Turn { order: self.clone(), key, is_used: false };
+        match entered {
+            Entered::Granted => Some(turn),
+            Entered::Later => None,
+            Entered::Soon(granted) => match tokio::time::timeout(HOLD, granted).await {
+                Ok(Ok(())) => Some(turn),
+                // Too late, or the shard is not ours any more.
+                Ok(Err(_)) | Err(_) => None,
+            },
         }
     }
 
@@ -249,11 +266,20 @@ impl TurnOrder {
     }
 
     fn lane(&self, state: &mut State, name: Lane, registry: &Registry) -> LaneId {
-        if let Some(lane) = state.turns.find_lane(&name) {
-            return lane;
+        let found = state.turns.find_lane(&name);
+        match found {
+            // What other coordinators report is considered once a second.
+            Some(lane) if state.others.contains_key(&name.pool) => lane,
+            Some(lane) => {
+                let room = self.room(state, &name, found, registry);
+                state.turns.set_room(lane, room);
+                lane
+            }
+            None => {
+                let room = self.room(state, &name, None, registry);
+                state.turns.add_lane(name, room)
+            }
         }
-        let room = self.room(state, &name, None, registry);
-        state.turns.add_lane(name, room)
     }
 
     /// Calls of a lane that this coordinator may hand out before workers begin them: one for each slot of the pool, or

@@ -71,20 +71,25 @@ pub(crate) fn digest(new: &NewRun) -> Digest {
         hash.text("delays");
         new.calls.iter().for_each(|call| hash.number(call.not_before.map_or(u64::MAX, |until| until.0)));
     }
-    // So are requests that set no priority.
+    hash_priorities(&mut hash, new);
+    hash.end()
+}
+
+/// Requests that set no priority are left out of the hash, as default rules.
+fn hash_priorities(hash: &mut Hash, new: &NewRun) {
     let calls = || new.calls.iter().map(|call| call.priority);
-    if new.rules.priority != Priority::default() || calls().any(|priority| priority.is_some()) {
-        hash.text("priorities");
-        std::iter::once(Some(new.rules.priority)).chain(calls()).for_each(|priority| {
-            hash.number(match priority {
-                None => 0,
-                Some(Priority::Low) => 1,
-                Some(Priority::Normal) => 2,
-                Some(Priority::High) => 3,
-            });
+    if new.rules.priority == Priority::default() && calls().all(|priority| priority.is_none()) {
+        return;
+    }
+    hash.text("priorities");
+    for priority in std::iter::once(Some(new.rules.priority)).chain(calls()) {
+        hash.number(match priority {
+            None => 0,
+            Some(Priority::Low) => 1,
+            Some(Priority::Normal) => 2,
+            Some(Priority::High) => 3,
         });
     }
-    hash.end()
 }
 
 /// Without approvals nothing is added, so that requests from before approvals existed keep their digest.

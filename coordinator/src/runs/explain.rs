@@ -44,8 +44,8 @@ fn in_turn(call: &Call, position: Position) -> String {
     };
     let (now, priority) = (::nats::now(), priority.name());
     format!(
-        "has been waiting for its turn in pool {pool} for {}: {ahead} of the {waiting} calls that wait there come before \
-         it, and its priority is {priority} now; it expires in {}",
+        "has been waiting for its turn in pool {pool} for {}: {ahead} of the {waiting} calls that wait there come \
+         before it, and its priority is {priority} now; it expires in {}",
         span(now.since(call.in_turn_since())),
         span(call.start_by().since(now))
     )

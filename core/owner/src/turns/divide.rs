@@ -8,8 +8,8 @@ use super::Tenant;
 const MILLI: u64 = 1000;
 
 /// The part of a lane's room that is this owner's, at least 1. Tenants with waiting calls share the room by weight, and
-/// the owners share a tenant's part by how many of its calls wait at each. Room that no waiting call needs is everyone's,
-/// because each owner may be the next that needs it.
+/// the owners share a tenant's part by how many of its calls wait at each. Room that no waiting call needs belongs to
+/// every owner, because each of them may be the next that needs it.
 pub fn part(
     room: u32,
     own: &BTreeMap<Tenant, u32>,

@@ -120,6 +120,27 @@ pub(crate) struct RunOptions {
     /// How many of its calls run at once, at most
     #[arg(long, value_name = "N")]
     running_max: Option<u32>,
+    /// The priority of its calls among those of its tenant that wait in the same pool
+    #[arg(long, value_enum)]
+    priority: Option<Priority>,
+}
+
+/// The priority of calls.
+#[derive(Debug, Clone, Copy, clap::ValueEnum)]
+enum Priority {
+    Low,
+    Normal,
+    High,
+}
+
+impl Priority {
+    fn wire(self) -> v1::Priority {
+        match self {
+            Self::Low => v1::Priority::Low,
+            Self::Normal => v1::Priority::Normal,
+            Self::High => v1::Priority::High,
+        }
+    }
 }
 
 fn file(text: &str) -> Result<v1::RunFile, String> {
@@ -130,7 +151,7 @@ fn file(text: &str) -> Result<v1::RunFile, String> {
 impl RunOptions {
     /// Gives the options to a run, beside those that it has.
     pub(crate) fn give_to(self, mut run: v1::CreateRunRequest) -> v1::CreateRunRequest {
-        let Self { no_store, no_execute, fail_fast, approve, tenant, attach, file, running_max } = self;
+        let Self { no_store, no_execute, fail_fast, approve, tenant, attach, file, running_max, priority } = self;
         run.store = if no_store { Some(false) } else { run.store };
         run.execute = if no_execute { Some(false) } else { run.execute };
         run.fail_fast |= fail_fast;
@@ -142,6 +163,9 @@ impl RunOptions {
         }
         if let Some(running_max) = running_max {
             run.rules.get_or_insert_default().running_max = running_max;
+        }
+        if let Some(priority) = priority {
+            run.rules.get_or_insert_default().priority = priority.wire().into();
         }
         run
     }

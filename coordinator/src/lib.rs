@@ -23,6 +23,7 @@ mod shards;
 mod start;
 mod tasks;
 mod trace;
+mod turns;
 
 use std::collections::HashSet;
 use std::net::SocketAddr;

@@ -29,9 +29,18 @@ pub(crate) static WAITING: Family<Gauge> = Family::new(
 pub(crate) static WITHOUT_WORKER: Family<Gauge> =
     Family::new("toolyard_calls_without_worker", "Calls that wait while no worker of their pool is pulling.", OF_TOOL)
         .exported_as("toolyard.calls.without_worker", "{call}");
-pub(crate) static RUNNABLE: Family<Gauge> =
-    Family::new("toolyard_calls_runnable", "Calls in the queue that a worker could start now.", OF_TOOL)
-        .exported_as("toolyard.calls.runnable", "{call}");
+pub(crate) static RUNNABLE: Family<Gauge> = Family::new(
+    "toolyard_calls_runnable",
+    "Calls that a worker with a free slot could start now: in the queue, or waiting for their turn there.",
+    OF_TOOL,
+)
+.exported_as("toolyard.calls.runnable", "{call}");
+pub(crate) static TURNS_WAITING: Family<Gauge> = Family::new(
+    "toolyard_turns_waiting",
+    "Calls that wait for their turn in a pool and are not in its queue yet, by the priority that they have now.",
+    &["pool", "priority"],
+)
+.exported_as("toolyard.turns.waiting", "{call}");
 pub(crate) static RUNNING: Family<Gauge> =
     Family::new("toolyard_calls_running", "Calls that a worker is executing.", OF_TOOL)
         .exported_as("toolyard.calls.running", "{call}");
@@ -267,6 +276,7 @@ const METRICS: [Metric; 47] = [
     Metric::Gauge(&WAITING),
     Metric::Gauge(&WITHOUT_WORKER),
     Metric::Gauge(&RUNNABLE),
+    Metric::Gauge(&TURNS_WAITING),
     Metric::Gauge(&RUNNING),
     Metric::Gauge(&QUEUE_AGE),
     Metric::Gauge(&POOL_WORKERS),

@@ -24,6 +24,7 @@ mod slots;
 mod surroundings;
 mod takeover;
 mod tally;
+mod turns;
 mod unclaimed;
 mod watcher;
 
@@ -49,6 +50,7 @@ use self::shard::ShardTask;
 use self::surroundings::Surroundings;
 use self::takeover::{Joined, Taken, Written};
 use self::tally::Lag;
+use self::turns::note_turns;
 use self::unclaimed::Look;
 use self::watcher::Watcher;
 use crate::auth::callers::Callers;
@@ -70,6 +72,7 @@ use crate::quotas::Quotas;
 use crate::shards::{Owned, every};
 use crate::tasks::finished;
 use crate::trace;
+use crate::turns::TurnOrder;
 
 pub(crate) use self::watcher::{Before, Live, Standing};
 pub(crate) use owner::OVERDUE;
@@ -140,6 +143,7 @@ pub(crate) struct Io {
     pub(crate) index: Projector,
     pub(crate) callers: Callers,
     pub(crate) quotas: Quotas,
+    pub(crate) turns: TurnOrder,
     pub(crate) paused: watch::Receiver<Arc<Paused>>,
     pub(crate) webhooks: Webhooks,
     /// The queue of webhooks, if there are webhooks.
@@ -236,6 +240,7 @@ impl OwnerTask {
         loop {
             // Not a branch of the `select!`, because the branches before it may always be ready.
             self.step_census();
+            self.hand_out();
             self.perform_actions();
             let due = self.owner.poll_timeout().map(|at| at.since(::nats::now()));
             let timer = async {
@@ -281,6 +286,7 @@ impl OwnerTask {
                     self.count_for_quotas();
                     self.count_log_bytes();
                     self.count_running();
+                    self.io.turns.count_slots(&self.io.registry.borrow());
                     self.leave_unwatched();
                     self.erase_due();
                     self.carry_due();
@@ -411,6 +417,7 @@ impl OwnerTask {
             add_notifications(&mut slice.outbox, &self.io.webhooks, run, entry, &self.heard);
         }
         if leads {
+            note_turns(&self.io, run, entry, &self.heard);
             count_ends(&mut self.ends, run, entry, &self.heard, &self.io.registry);
             notify_hooks(&self.io.hook_notices, run, entry, &self.heard);
         }
@@ -470,6 +477,7 @@ impl OwnerTask {
     /// Closes a run that is not open any more.
     fn close(&mut self, id: RunId) -> Option<OpenRun> {
         let open = self.owner.close(id)?;
+        self.io.turns.forget_run(&open.known.run);
         self.io.quotas.ended(id, open.known.run.tenant());
         Some(open)
     }

@@ -7,6 +7,7 @@
 //! proportion to the shards that it owns.
 
 mod running;
+mod waiting;
 
 use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, HashMap};
@@ -23,6 +24,7 @@ use self::running::{Running, Whose};
 use crate::auth::callers::{Callers, Exceeded, Quota};
 use crate::index::redis::RedisStore;
 use crate::shards::Owned;
+use crate::turns::TurnOrder;
 
 /// How often coordinators exchange counts.
 const EXCHANGE: Duration = Duration::from_secs(1);
@@ -215,7 +217,7 @@ impl Quotas {
     }
 
     /// Reports our counts to the other coordinators, and reads theirs.
-    pub(crate) async fn keep(self, redis: Option<RedisStore>, stop: CancellationToken) {
+    pub(crate) async fn keep(self, redis: Option<RedisStore>, turns: TurnOrder, stop: CancellationToken) {
         let member = format!("{:016x}", rand::random::<u64>());
         let mut tick = tokio::time::interval(EXCHANGE);
         loop {
@@ -223,14 +225,15 @@ impl Quotas {
                 () = stop.cancelled() => return,
                 _ = tick.tick() => {}
             }
-            let (report, is_limited) = self.counted().report();
-            let Some(redis) = redis.as_ref().filter(|_| is_limited || self.counts_log()) else { continue };
+            let report = Report { waiting: waiting::report(turns.waiting()), ..self.counted().report() };
+            let Some(redis) = redis.as_ref() else { continue };
             let text = serde_json::to_string(&report).expect("texts and numbers are JSON");
             match redis.exchange(&member, &text).await {
                 Ok(reports) => {
                     let reports: Vec<Report> = reports.iter().filter_map(|report| fresh_report(report)).collect();
                     let mut counted = self.counted();
                     counted.running.others = running::sum(&reports);
+                    turns.see_others(waiting::sum(&reports));
                     counted.others = sum(reports.into_iter());
                 }
                 // The last reports stay in effect, because we cannot tell that their coordinators are gone.
@@ -282,6 +285,9 @@ struct Report {
     running_of_tenants: BTreeMap<String, u32>,
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     running_of_tools: BTreeMap<String, u32>,
+    /// Calls that wait for their turn, by pool and by tenant; runs without a tenant have an empty name.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    waiting: BTreeMap<String, BTreeMap<String, u32>>,
 }
 
 fn fresh_report(text: &str) -> Option<Report> {
@@ -458,7 +464,7 @@ impl Counted {
     }
 
     /// The report to the others, and whether any running calls are limited.
-    fn report(&mut self) -> (Report, bool) {
+    fn report(&mut self) -> Report {
         let (mut running_of_tenants, mut running_of_tools) = (BTreeMap::new(), BTreeMap::new());
         for (whose, count) in self.running.counts() {
             match whose {
@@ -466,8 +472,8 @@ impl Counted {
                 Whose::Tool(tool) => running_of_tools.insert(tool.to_string(), count),
             };
         }
-        let report = Report { at_ms: ::nats::now().0, tenants: self.usages(), running_of_tenants, running_of_tools };
-        (report, self.running.is_limited)
+        let (at_ms, tenants, waiting) = (::nats::now().0, self.usages(), BTreeMap::new());
+        Report { at_ms, tenants, running_of_tenants, running_of_tools, waiting }
     }
 
     /// Our counts, for the others.

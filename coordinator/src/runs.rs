@@ -58,6 +58,7 @@ use crate::readers::{Reader, WatchError};
 use crate::requests::RequestKey;
 use crate::shards::{Owned, ShardSet};
 use owner::{Expected, Known};
+use crate::turns::TurnOrder;
 
 /// How often a command is decided again because another writer appended first.
 const DECISIONS_MAX: usize = 16;
@@ -78,6 +79,7 @@ pub(crate) struct Parts {
     pub(crate) hook_notices: HookNotices,
     pub(crate) callers: Callers,
     pub(crate) quotas: Quotas,
+    pub(crate) turns: TurnOrder,
     pub(crate) pauses: Pauses,
     pub(crate) signals: Signals,
     /// How long after its end a run with `store: false` can be read.

@@ -21,6 +21,7 @@ use crate::fleet::registry::Registry;
 use crate::hook_notices::{self, HookNotices};
 use crate::index::Index;
 use crate::index::projector::Projector;
+use crate::index::redis::RedisStore;
 use crate::nats::Broker;
 use crate::nats::journal::Journal;
 use crate::nats::pauses::Pauses;
@@ -33,6 +34,7 @@ use crate::owner::OwnerHandle;
 use crate::quotas::Quotas;
 use crate::schedules::{ScheduleTask, Schedules};
 use crate::shards::Owned;
+use crate::turns::TurnOrder;
 use crate::{Coordinator, DRAIN, Error, api, index, monitor, nats, notifications, owner, runs};
 
 /// Capacity of the channel of shards that were saved: more than can be in progress.
@@ -61,6 +63,17 @@ impl Tasks {
         let (notices, waiting) = hook_notices::new(hooks.clone(), registry.clone());
         self.spawn(|end| hook_notices::deliver(hooks.clone(), waiting, end));
         notices
+    }
+
+    fn start_quotas(
+        &mut self,
+        (callers, owned, turns): (&Callers, &watch::Receiver<Owned>, &TurnOrder),
+        redis: Option<RedisStore>,
+        log_bytes_max: i64,
+    ) -> Quotas {
+        let quotas = Quotas::new(callers.clone(), owned.clone(), (redis.is_some(), log_bytes_max));
+        self.spawn(|end| quotas.clone().keep(redis, turns.clone(), end));
+        quotas
     }
 
     /// Ends all tasks and leaves the broker, within [`DRAIN`].
@@ -122,6 +135,7 @@ struct Shared {
     requests: Requests,
     signals: Signals,
     quotas: Quotas,
+    turns: TurnOrder,
     pauses: Pauses,
     schedules: Schedules,
     registry: watch::Receiver<Arc<Registry>>,
@@ -161,6 +175,7 @@ impl Shared {
             index,
             callers: self.callers.clone(),
             quotas: self.quotas.clone(),
+            turns: self.turns.clone(),
             paused: self.pauses.current.clone(),
             webhooks: webhooks.unwrap_or_default(),
             letters,
@@ -217,6 +232,7 @@ impl Shared {
             hook_notices: self.hook_notices.clone(),
             callers: self.callers.clone(),
             quotas: self.quotas.clone(),
+            turns: self.turns.clone(),
             pauses: self.pauses.clone(),
             signals: self.signals.clone(),
             erase_after,
@@ -287,9 +303,8 @@ impl Coordinator {
         let (pauses, pauses_watch) = nats::pauses::Pauses::load(&broker).await?;
         tasks.spawn(|end| pauses_watch.keep(registry.clone(), end));
         let schedules = Schedules::load(&broker, api::read_run).await?;
-        let (callers, redis) = (files.callers, index.redis());
-        let quotas = Quotas::new(callers.clone(), owned.clone(), (redis.is_some(), log_options.bytes_max));
-        tasks.spawn(|end| quotas.clone().keep(redis, end));
+        let turns = TurnOrder::new(files.callers.clone(), owned.clone(), pauses.current.clone());
+        let quotas = tasks.start_quotas((&files.callers, &owned, &turns), index.redis(), log_options.bytes_max);
         let journal = Journal::new(&broker);
         let hook_notices = tasks.start_hook_notices(&self.hooks, &registry);
         let shared = Shared {
@@ -299,11 +314,12 @@ impl Coordinator {
             broker,
             objects,
             index,
-            callers,
+            callers: files.callers,
             notices,
             hook_notices,
             journal,
             quotas,
+            turns,
             pauses,
             schedules,
             registry,

@@ -121,6 +121,7 @@ impl Options {
             merge(&mut rules.confirmation, own.confirmation).ok_or_else(|| both("rules/confirmation"))?;
             merge(&mut rules.running_max, own.running_max).ok_or_else(|| both("rules/running_max"))?;
             merge(&mut rules.calls_max, own.calls_max).ok_or_else(|| both("rules/calls_max"))?;
+            merge(&mut rules.priority, own.priority).ok_or_else(|| both("rules/priority"))?;
         }
         Ok(run)
     }

@@ -21,7 +21,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use run::{
     AfterPartialOutput, Backoff, CallError, Citation, CitationSource, CitedText, Concurrency, Content, DefaultDecision,
-    ErrorKind, InvalidId, Object, Policy, Progress, RetryOn, Rules, Violation,
+    ErrorKind, InvalidId, Object, Policy, Priority, Progress, RetryOn, Rules, Violation,
 };
 
 use self::fields::NotAnObject;
@@ -313,7 +313,28 @@ pub(crate) fn rules_out(rules: &Rules) -> Option<v1::RunRules> {
         calls_max_of: of_tools.collect(),
         output_bytes_max: rules.output_bytes_max.map_or(0, NonZeroU64::get),
         client_tools: rules.client_tools.iter().flat_map(|all| all.iter()).map(ToString::to_string).collect(),
+        priority: priority_out((rules.priority != Priority::default()).then_some(rules.priority)).into(),
     })
+}
+
+pub(crate) fn priority_out(priority: Option<Priority>) -> v1::Priority {
+    match priority {
+        None => v1::Priority::Unspecified,
+        Some(Priority::Low) => v1::Priority::Low,
+        Some(Priority::Normal) => v1::Priority::Normal,
+        Some(Priority::High) => v1::Priority::High,
+    }
+}
+
+/// The priority of a call; `None` if none is set.
+#[must_use]
+pub fn priority(wire: v1::Priority) -> Option<Priority> {
+    match wire {
+        v1::Priority::Unspecified => None,
+        v1::Priority::Low => Some(Priority::Low),
+        v1::Priority::Normal => Some(Priority::Normal),
+        v1::Priority::High => Some(Priority::High),
+    }
 }
 
 /// The rules of a run's calls. Unknown values become the default.
@@ -330,6 +351,7 @@ pub fn rules(wire: Option<v1::RunRules>) -> Rules {
         v1::ErrorPolicy::Unspecified | v1::ErrorPolicy::ToModel => false,
         v1::ErrorPolicy::FailRun => true,
     };
+    let priority = priority(wire.priority()).unwrap_or_default();
     let of_tools = wire.calls_max_of.iter().filter_map(|(tool, max)| Some((tool.parse().ok()?, most(*max))));
     Rules {
         confirm,
@@ -341,6 +363,7 @@ pub fn rules(wire: Option<v1::RunRules>) -> Rules {
         output_bytes_max: NonZeroU64::new(wire.output_bytes_max),
         client_tools: (!wire.client_tools.is_empty())
             .then(|| Arc::new(wire.client_tools.iter().filter_map(|tool| tool.parse().ok()).collect())),
+        priority,
     }
 }
 

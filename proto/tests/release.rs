@@ -69,6 +69,7 @@ fn spec() -> CallSpec {
         files: Vec::new(),
         asked_by: None,
         required_hooks: Vec::new(),
+        priority: None,
     }
 }
 

@@ -8,8 +8,8 @@ use proptest::prelude::*;
 use run::{
     AfterPartialOutput, Approval, AskedBy, AttemptId, AttemptNumber, AttemptOutcome, Backoff, CallError, CallIndex,
     CallSpec, Chunk, ChunkIndex, Citation, CitedText, Concurrency, Content, DeadlineKind, Decider, Decision,
-    DefaultDecision, ErrorKind, Event, File, Nonce, Object, ObjectId, Policy, PoolId, Progress, Requester, RetryOn,
-    Role, Roles, Route, RunId, RunOpened, Shard, StopStage, Timestamp, Verdict, Violation, WithoutWorker,
+    DefaultDecision, ErrorKind, Event, File, Nonce, Object, ObjectId, Policy, PoolId, Priority, Progress, Requester,
+    RetryOn, Role, Roles, Route, RunId, RunOpened, Shard, StopStage, Timestamp, Verdict, Violation, WithoutWorker,
 };
 use toolyard_proto::convert::log::{self, Dispatch};
 use toolyard_proto::convert::worker::{
@@ -191,6 +191,7 @@ fn spec() -> impl Strategy<Value = Arc<CallSpec>> {
                 approval,
                 context,
                 required_hooks: if fails { vec![id.clone()] } else { Vec::new() },
+                priority: [None, Some(Priority::Low), Some(Priority::Normal), Some(Priority::High)][id.len() % 4],
                 files,
                 asked_by,
             })
@@ -236,6 +237,7 @@ fn rules([is_named, fail_fast, open, client_only]: [bool; 4]) -> run::Rules {
         calls_max_of: is_named.then(|| Arc::new([of_tool].into())),
         output_bytes_max: std::num::NonZeroU64::new(if fail_fast { 1_000_000 } else { 0 }),
         client_tools: is_named.then(|| Arc::new(["bash".parse().expect("a name")].into())),
+        priority: if client_only { Priority::Low } else { Priority::default() },
     }
 }
 

@@ -8,6 +8,7 @@ mod costly;
 mod delayed;
 mod erase;
 mod execute;
+mod fair;
 mod floor;
 mod growth;
 mod idle;
@@ -122,6 +123,8 @@ enum Section {
     Costly,
     /// 100,000 calls that wait for a delayed retry, and the other calls of their pool.
     Delayed,
+    /// Ten calls of a tenant behind 20,000 queued ones of another: how much later they begin, in service times.
+    Fair,
     /// A call of an MCP tool straight to its server and through the queue. Needs Python 3.
     Mcp,
     /// Workers in Python and in Node beside the worker in Rust. Needs their packages: `--python`, `--node-package`.
@@ -249,6 +252,9 @@ async fn measure_all(arguments: &Arguments) -> anyhow::Result<()> {
     }
     if wanted(Section::Delayed) {
         delayed::measure(effort, &mut results).await?;
+    }
+    if wanted(Section::Fair) {
+        fair::measure(effort, &mut results).await?;
     }
     if wanted(Section::Agents) {
         agents::measure(effort, &mut results).await?;

@@ -122,8 +122,12 @@ pub(crate) async fn serve(role: Role) -> anyhow::Result<()> {
 
 /// The tools that are measured, and so many more that nobody calls.
 fn table(more: u32) -> anyhow::Result<Table> {
-    let mut table =
-        Table::new().host(Noop)?.host(Chunks)?.host(Later)?.define::<Nothing>("ask", &About::new("Ask the client"))?;
+    let mut table = Table::new()
+        .host(Noop)?
+        .host(Chunks)?
+        .host(Later)?
+        .host(Nap)?
+        .define::<Nothing>("ask", &About::new("Ask the client"))?;
     for number in 0..more {
         table = table.define::<Nothing>(&format!("tool_{number}"), &About::new("One of many"))?;
     }
@@ -160,6 +164,28 @@ impl Tool for Noop {
     }
 
     async fn call(&self, _: &Context, _: Nothing) -> Result<Output, ToolError> {
+        Ok(().into())
+    }
+}
+
+/// Takes some time.
+struct Nap;
+
+#[derive(Debug, Deserialize, JsonSchema)]
+struct NapInput {
+    ms: u64,
+}
+
+impl Tool for Nap {
+    const NAME: &'static str = "nap";
+    type Input = NapInput;
+
+    fn about(&self) -> About {
+        About::new("Take some time").read_only()
+    }
+
+    async fn call(&self, _: &Context, input: NapInput) -> Result<Output, ToolError> {
+        tokio::time::sleep(Duration::from_millis(input.ms)).await;
         Ok(().into())
     }
 }

@@ -44,6 +44,7 @@ mod eligibility;
 mod equal;
 mod erasure;
 mod export;
+mod fair;
 mod forged;
 mod full_log;
 mod functions;

@@ -268,6 +268,7 @@ fn spec(name: &str, life: Timestamp, net: &mut Net<'_>) -> CallSpec {
         files: Vec::new(),
         asked_by: None,
         required_hooks: Vec::new(),
+        priority: None,
     }
 }
 

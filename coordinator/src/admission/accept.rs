@@ -12,7 +12,7 @@ use proto::history;
 use proto::names::CALLED_AS;
 use run::{
     Approval, CallError, CallId, CallIndex, CallSpec, Concurrency, DefaultDecision, ErrorKind, Fields, File, PoolId,
-    Route, Rules, Run, TenantId, Timestamp, ToolName, Violation, WithoutWorker,
+    Priority, Route, Rules, Run, TenantId, Timestamp, ToolName, Violation, WithoutWorker,
 };
 use schema::steps::Steps;
 use sha2::{Digest as _, Sha256};
@@ -57,6 +57,8 @@ pub(crate) struct RequestedCall {
     pub(crate) is_clients: bool,
     /// Its tool must be one that streams.
     pub(crate) must_stream: bool,
+    /// `None`: as its run.
+    pub(crate) priority: Option<Priority>,
     /// The conversation of its request, for a tool that requests it.
     pub(crate) conversation: Option<Arc<Conversation>>,
     /// The error of the call, according to hooks and resolvers.
@@ -249,6 +251,7 @@ pub(crate) fn accept_one(mut call: RequestedCall, index: usize, scope: &Scope<'_
         approval,
         is_clients,
         must_stream,
+        priority,
         refusal,
         unlisted,
         ..
@@ -300,6 +303,7 @@ pub(crate) fn accept_one(mut call: RequestedCall, index: usize, scope: &Scope<'_
         context,
         files,
         required_hooks,
+        priority,
         ..CallSpec::new(id.unwrap_or_else(|| made_id(index)), tool, arguments, route, deadline)
     }
 }

@@ -246,6 +246,7 @@ pub(super) fn asked(calls: Vec<v1::NewCall>) -> Result<Vec<RequestedCall>, Reque
         };
         let without_worker = api::without_worker(call.without_worker());
         let concurrency = convert::concurrency(call.concurrency());
+        let priority = convert::priority(call.priority());
         let approval = match call.approval {
             Some(approval) => Some(AskedApproval {
                 default: convert::approval_default(approval.default()),
@@ -269,6 +270,7 @@ pub(super) fn asked(calls: Vec<v1::NewCall>) -> Result<Vec<RequestedCall>, Reque
             files: Vec::new(),
             is_clients: call.execute == Some(false),
             must_stream: call.stream,
+            priority,
             conversation: None,
             refusal: None,
             unlisted: None,

@@ -61,7 +61,8 @@ impl OwnerTask {
                 && let Some(known) = self.owner.run(id)
             {
                 for call in known.run.calls() {
-                    census.tallies.note(&known.run, call, world.workers());
+                    let in_turn = self.io.turns.check(&known.run, call, world.workers());
+                    census.tallies.note(&known.run, (call, in_turn), world.workers());
                 }
             }
             if began.elapsed() >= STEP {

@@ -45,14 +45,23 @@ impl World for Surroundings<'_> {
 
     fn take_slot(&self, run: &Run, call: &Call) -> Slot {
         let registry = self.workers();
-        if self.limited {
-            let is_free = self.io.quotas.begin(run, call, registry, !self.is_taking_over);
-            if is_free { Slot::Free } else { Slot::Full }
-        } else if self.io.quotas.limits_running(registry) {
-            Slot::Uncounted
-        } else {
-            Slot::Free
+        if self.is_tool_paused(call.spec()) {
+            // It is not dispatched, and checked again until the tool is resumed.
+            self.io.turns.leave(run.id(), call.index());
+            return Slot::Free;
         }
+        if !self.limited && self.io.quotas.limits_running(registry) {
+            return Slot::Uncounted;
+        }
+        // A call that waits for a slot of its tenant or tool asks for its turn again when one is free.
+        if !self.io.turns.take(run, call, registry) {
+            return Slot::Full;
+        }
+        if self.limited && !self.io.quotas.begin(run, call, registry, !self.is_taking_over) {
+            self.io.turns.leave(run.id(), call.index());
+            return Slot::Full;
+        }
+        Slot::Free
     }
 
     fn denial(&self, run: &Run, call: &Call) -> Option<CallError> {

@@ -213,6 +213,7 @@ impl OwnerTask {
         if let Some(slice) = self.slice_mut(shard) {
             slice.takeover = None;
         }
+        self.count_turns(shard);
         if self.limited {
             // A slot becomes free only if it was counted before.
             for (id, _) in self.owner.shard(shard).into_iter().flat_map(|shard| shard.runs()) {
@@ -249,6 +250,7 @@ impl OwnerTask {
         slice.takeover = None;
         let is_written = slice.snapshot.schedule.is_current(applied);
         self.owner.handle_leaving(shard);
+        self.io.turns.forget_shard(shard);
         match phase {
             Phase::Leaving { .. } => {}
             // A snapshot that is already being written is recent enough.
@@ -271,6 +273,7 @@ impl OwnerTask {
         let follows = self.io.feeds.follows(shard);
         let Some(slice) = self.slices.get_mut(usize::from(shard.0)) else { return };
         self.owner.handle_lost(shard);
+        self.io.turns.forget_shard(shard);
         (slice.expecting, slice.takeover) = (Vec::new(), None);
         slice.log_bytes = LogBytes::default();
         (slice.owed, slice.outbox) = (Erasures::default(), Outbox::default());

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use run::{Call, CallState, PoolId, Route, Run, TenantId, Timestamp, Version};
+use run::{Call, CallState, PoolId, Priority, Route, Run, TenantId, Timestamp, Version};
 use tokio::time::{Duration, Instant};
 
 use super::OwnerTask;
@@ -22,6 +22,15 @@ struct Tally {
     oldest: Option<Timestamp>,
 }
 
+impl Tally {
+    /// Counts a waiting call that a worker could start since then.
+    fn runs_since(&mut self, since: Timestamp) {
+        self.waiting += 1;
+        self.runnable += 1;
+        self.oldest = Some(self.oldest.map_or(since, |oldest| oldest.min(since)));
+    }
+}
+
 #[derive(Debug, Default)]
 pub(super) struct Tallies {
     client_calls: u32,
@@ -33,7 +42,8 @@ pub(super) struct Tallies {
 }
 
 impl Tallies {
-    pub(super) fn note(&mut self, run: &Run, call: &Call, registry: &Registry) {
+    /// `in_turn`: the call waits for its turn in the pool, and for nothing else.
+    pub(super) fn note(&mut self, run: &Run, (call, in_turn): (&Call, bool), registry: &Registry) {
         match call.state() {
             CallState::WaitingForClient => self.client_calls += 1,
             CallState::AwaitingApproval => self.approvals += 1,
@@ -64,12 +74,9 @@ impl Tallies {
             tally.without_worker += u32::from(!is_taken);
         }
         match call.state() {
+            CallState::Accepted if in_turn => tally.runs_since(call.in_turn_since()),
             CallState::Accepted => tally.waiting += 1,
-            CallState::Queued { since } => {
-                tally.waiting += 1;
-                tally.runnable += 1;
-                tally.oldest = Some(tally.oldest.map_or(*since, |oldest| oldest.min(*since)));
-            }
+            CallState::Queued { since } => tally.runs_since(*since),
             CallState::Running(_) => tally.running += 1,
             CallState::WaitingForClient | CallState::AwaitingApproval | CallState::Delayed | CallState::Ended(_) => {}
         }
@@ -152,6 +159,12 @@ impl OwnerTask {
         metrics::RUNNING.replace(each(|tally, _| f64::from(tally.running)));
         metrics::QUEUE_AGE
             .replace(each(|tally, now| tally.oldest.map_or(0.0, |oldest| now.since(oldest).as_secs_f64())));
+        let turns = self.io.turns.by_priority();
+        let turns = turns.iter().flat_map(|(pool, calls)| {
+            let levels = [Priority::Low, Priority::Normal, Priority::High].into_iter().zip(*calls);
+            levels.map(move |(priority, calls)| (vec![pool.as_str(), priority.name()], calls as f64))
+        });
+        metrics::TURNS_WAITING.replace(turns);
         metrics::tenants::show(tallies.tenants.iter().map(|(tenant, counts)| (tenant, *counts)));
         let pools: Vec<_> = registry.pools().into_iter().map(|pool| (registry.living(&pool), pool)).collect();
         let each = |value: fn(&crate::fleet::registry::Living) -> f64| {

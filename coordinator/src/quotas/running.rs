@@ -48,7 +48,6 @@ impl Quotas {
     /// Recounts the running calls of the shards that we own.
     pub(crate) fn count_running<'a>(&self, runs: impl Iterator<Item = &'a Run>, registry: &Registry) {
         let mut counted = self.counted();
-        counted.running.is_limited = true;
         counted.running.recount(runs, registry, Instant::now());
     }
 
@@ -80,8 +79,6 @@ pub(super) type Counts = HashMap<Whose, u32>;
 
 #[derive(Debug, Default)]
 pub(super) struct Running {
-    /// `false` until a limit applies: then nothing is counted.
-    pub(super) is_limited: bool,
     calls: HashMap<(RunId, CallIndex), Taken>,
     counts: Counts,
     /// Counts of the other coordinators.

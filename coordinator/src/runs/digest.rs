@@ -1,7 +1,7 @@
 //! A hash of a request's content.
 
 use proto::convert::fields::fields_out;
-use run::{CallId, Concurrency, DefaultDecision, Rules, TenantId, ToolName, WithoutWorker};
+use run::{CallId, Concurrency, DefaultDecision, Priority, Rules, TenantId, ToolName, WithoutWorker};
 
 use super::NewRun;
 use super::approved::Approved;
@@ -24,7 +24,7 @@ pub(crate) fn digest(new: &NewRun) -> Digest {
     hash.number(new.tools.len() as u64);
     new.tools.iter().for_each(|tool| hash.text(tool.as_str()));
     // Default rules are left out of the hash, so that requests from before rules existed keep their digest.
-    if new.rules != Rules::default() {
+    if (Rules { priority: Priority::default(), ..new.rules.clone() }) != Rules::default() {
         let Rules { confirm, running_max, calls_max, fails_with_call, .. } = new.rules;
         let numbers = [confirm.map(u16::from), running_max, calls_max];
         hash.text("rules");
@@ -71,7 +71,25 @@ pub(crate) fn digest(new: &NewRun) -> Digest {
         hash.text("delays");
         new.calls.iter().for_each(|call| hash.number(call.not_before.map_or(u64::MAX, |until| until.0)));
     }
+    hash_priorities(&mut hash, new);
     hash.end()
+}
+
+/// Requests that set no priority are left out of the hash, as default rules.
+fn hash_priorities(hash: &mut Hash, new: &NewRun) {
+    let calls = || new.calls.iter().map(|call| call.priority);
+    if new.rules.priority == Priority::default() && calls().all(|priority| priority.is_none()) {
+        return;
+    }
+    hash.text("priorities");
+    for priority in std::iter::once(Some(new.rules.priority)).chain(calls()) {
+        hash.number(match priority {
+            None => 0,
+            Some(Priority::Low) => 1,
+            Some(Priority::Normal) => 2,
+            Some(Priority::High) => 3,
+        });
+    }
 }
 
 /// Without approvals nothing is added, so that requests from before approvals existed keep their digest.

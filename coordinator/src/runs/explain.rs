@@ -2,7 +2,8 @@
 
 use std::sync::Arc;
 
-use run::{Call, CallState, Route, Run};
+use owner::turns::Position;
+use run::{Call, CallState, Route, Run, span};
 
 use super::Runs;
 use crate::auth::callers::Role;
@@ -14,6 +15,9 @@ impl Runs {
         let names = self.caller.must(Role::Admin).is_ok();
         if let Some(held) = paused.why(call, registry.real_name(&call.spec().tool), ::nats::now(), names) {
             return held;
+        }
+        if let (CallState::Accepted, Some(position)) = (call.state(), self.turns.position(run, call)) {
+            return in_turn(call, position);
         }
         if *call.state() == CallState::Accepted
             && run.waits_for(call).is_none()
@@ -29,4 +33,20 @@ impl Runs {
         };
         run.why(call, ::nats::now(), workers)
     }
+}
+
+/// Explains the position of a call that waits for its turn in its pool.
+fn in_turn(call: &Call, position: Position) -> String {
+    let Position { ahead, waiting, priority } = position;
+    let pool = match &call.spec().route {
+        Route::Pool { pool, .. } => pool.as_str(),
+        Route::Client | Route::Refused(_) => "",
+    };
+    let (now, priority) = (::nats::now(), priority.name());
+    format!(
+        "has been waiting for its turn in pool {pool} for {}: {ahead} of the {waiting} calls that wait there come \
+         before it, and its priority is {priority} now; it expires in {}",
+        span(now.since(call.in_turn_since())),
+        span(call.start_by().since(now))
+    )
 }

@@ -28,6 +28,7 @@ use crate::nats::requests::{Held, PutError};
 use crate::quotas::Admitted;
 use crate::readers::Reader;
 use crate::requests::{Digest, RequestKey, Taken};
+use crate::turns::Turn;
 
 /// How often a request tries to take its id, with a pause before each further try. Another request with the id, sent at
 /// the same time, opens the run meanwhile, which takes some milliseconds.
@@ -54,6 +55,8 @@ struct New<'here> {
     admitted: Admitted<'here>,
     /// Set for a request with an id.
     claim: Option<Claim>,
+    /// Set if the events have the job of its only call.
+    turn: Option<Turn>,
     /// The conversation of the request, which its calls may be given as an object of the run.
     conversation: Option<Arc<Conversation>>,
 }
@@ -236,6 +239,7 @@ impl Runs {
             Ok(sequence) => {
                 drop(noted);
                 new.admitted.keep();
+                new.turn.iter_mut().for_each(Turn::is_used);
                 return Ok(Some(sequence));
             }
             Err(error) => error,
@@ -397,9 +401,10 @@ impl Runs {
             Box::pin(self.ask_about(&mut new, id)).await;
         }
         let conversation = new.calls.first().and_then(|call| call.conversation.clone());
-        let events = self.decide_new_unhurried(new, key).await?;
+        let mut events = self.decide_new_unhurried(new, key).await?;
         let admitted = self.admit(id, &events)?;
-        Ok(Placed::New(New { id, events, admitted, claim, conversation }))
+        let turn = self.take_turn(id, &mut events).await;
+        Ok(Placed::New(New { id, events, admitted, claim, turn, conversation }))
     }
 
     /// Gives tools that the request names as they are exported their own names.

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use run::{CallId, Command, CommandError, Disposition, Fields, Rules, Run, RunId, Timestamp};
+use run::{CallId, Command, CommandError, Disposition, Fields, Priority, Rules, Run, RunId, Timestamp};
 
 use super::approved::Approved;
 use super::{NewRun, Runs};
@@ -54,6 +54,8 @@ impl Runs {
             files: spec.files.clone(),
             is_clients: false,
             must_stream: false,
+            // The run into which it is redriven has none of its own.
+            priority: Some(run.priority_of(&call)).filter(|priority| *priority != Priority::default()),
             conversation: None,
             refusal: None,
             // Its tool was listed, or a resolver named it, when it was accepted.

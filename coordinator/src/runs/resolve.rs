@@ -96,6 +96,7 @@ mod tests {
             files: Vec::new(),
             is_clients: false,
             must_stream: false,
+            priority: None,
             conversation: None,
             refusal: None,
             unlisted: None,

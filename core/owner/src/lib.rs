@@ -37,5 +37,6 @@ pub use world::{JOB_LEASE, Slot, WORKER_LOST, Workers, World};
 pub mod job;
 pub mod membership;
 mod shards;
+pub mod turns;
 
 pub use shards::{Claims, SHARDS_MAX, ShardSet};

@@ -52,6 +52,7 @@ fn spec(name: &str) -> CallSpec {
         files: Vec::new(),
         asked_by: None,
         required_hooks: Vec::new(),
+        priority: None,
     }
 }
 

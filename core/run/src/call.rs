@@ -306,8 +306,15 @@ impl Call {
         }
     }
 
+    /// When it was accepted or approved, or when its delay was to end, whichever was last.
+    #[must_use]
+    pub fn in_turn_since(&self) -> Timestamp {
+        self.in_turn_since
+    }
+
     /// No attempt has counted yet.
-    pub(crate) fn is_untried(&self) -> bool {
+    #[must_use]
+    pub fn is_untried(&self) -> bool {
         self.newest.is_none()
     }
 

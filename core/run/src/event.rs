@@ -16,6 +16,7 @@ use crate::id::{
 };
 use crate::limit::{ERROR_BYTES_MAX, RETRY_AFTER_MAX};
 use crate::object::{File, Object};
+use crate::priority::Priority;
 use crate::question::AskedBy;
 use crate::requester::Roles;
 use crate::rules::Rules;
@@ -203,6 +204,8 @@ pub struct CallSpec {
     /// The names of the hooks that every worker must run on its executions. Output and results of a worker that does
     /// not run them are not accepted.
     pub required_hooks: Vec<String>,
+    /// Its own priority; `None` for that of its run.
+    pub priority: Option<Priority>,
 }
 
 impl CallSpec {
@@ -227,6 +230,7 @@ impl CallSpec {
             files: Vec::new(),
             asked_by: None,
             required_hooks: Vec::new(),
+            priority: None,
         }
     }
 }

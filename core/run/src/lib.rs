@@ -32,6 +32,7 @@ mod id;
 mod late;
 mod object;
 mod parked;
+mod priority;
 mod question;
 mod requester;
 mod retry;
@@ -63,6 +64,7 @@ pub use id::{
 };
 pub use late::{NEVER_OPENED_AFTER, OPENED_WITHIN, REOPENED_WITHIN, STORED_WITHIN, counts_until, is_late};
 pub use object::{File, Object, ObjectId};
+pub use priority::Priority;
 pub use question::{AskError, AskedBy, NewQuestion, QUESTION_TOOL};
 pub use requester::{Requester, Role, Roles};
 pub use retry::{Backoff, Retry, after_failure, is_retried};

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use crate::call::Call;
 use crate::event::Outcome;
 use crate::id::ToolName;
+use crate::priority::Priority;
 use crate::run::{Run, RunStatus};
 
 /// Chosen when a run is opened, for all of its calls.
@@ -28,6 +29,8 @@ pub struct Rules {
     pub output_bytes_max: Option<NonZeroU64>,
     /// Tools whose calls are left to the client; `None` if there are none.
     pub client_tools: Option<Arc<BTreeSet<ToolName>>>,
+    /// The priority of its calls, unless they have their own.
+    pub priority: Priority,
 }
 
 impl Rules {

@@ -19,7 +19,7 @@ impl Run {
             CallState::Accepted => match self.held_by(call) {
                 Some((ahead, held)) => call.why_held(ahead, held, now),
                 None => format!(
-                    "accepted {} ago; the owner of its shard is about to append its job to the log",
+                    "accepted {} ago; the owner of its shard appends its job to the log when its turn has come",
                     span(now.since(call.accepted_at()))
                 ),
             },

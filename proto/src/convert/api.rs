@@ -2,14 +2,14 @@
 
 use run::{
     AttemptOutcome, Call, CallError, CallState, Chunk, Decided, Decider, Decision, Disposition, Ended, Entry, Event,
-    FailedAttempt, FloorPolicy, Outcome, OutputEvent, OutputKind, Route, Run, RunStatus, Span, StopStage, Stopped,
-    Timestamp, WithoutWorker,
+    FailedAttempt, FloorPolicy, Outcome, OutputEvent, OutputKind, Priority, Route, Run, RunStatus, Span, StopStage,
+    Stopped, Timestamp, WithoutWorker,
 };
 
 use super::fields::fields_out;
 use super::{
     InvalidMessage, approval_default_out, content_in, content_out, contents_out, error_kind_out, error_out,
-    progress_out,
+    priority_out, progress_out,
 };
 use crate::v1;
 
@@ -92,7 +92,9 @@ pub fn run(run: &Run) -> v1::Run {
 /// A call of the run in its current state.
 #[must_use]
 pub fn call_in(run: &Run, call: &Call) -> v1::Call {
-    v1::Call { asked_by_call_id: asked_by(run, call.spec()), ..self::call(call) }
+    let priority = Some(run.priority_of(call)).filter(|priority| *priority != Priority::default());
+    let priority = priority_out(priority).into();
+    v1::Call { asked_by_call_id: asked_by(run, call.spec()), priority, ..self::call(call) }
 }
 
 /// The id of the call that asked a question; empty for calls of the model.
@@ -100,7 +102,7 @@ fn asked_by(run: &Run, spec: &run::CallSpec) -> String {
     spec.asked_by.map_or_else(String::new, |by| id_of(run, by.attempt.call))
 }
 
-/// A call in its current state, without the call that asked it.
+/// A call in its current state, without the call that asked it, and with its own priority only.
 #[must_use]
 pub fn call(call: &Call) -> v1::Call {
     let spec = call.spec();
@@ -137,6 +139,7 @@ pub fn call(call: &Call) -> v1::Call {
         hidden: spec.result_use.hidden,
         asked_by_call_id: String::new(),
         not_before: spec.not_before.map(timestamp),
+        priority: priority_out(spec.priority).into(),
     }
 }
 

@@ -1077,6 +1077,8 @@ export interface components {
             parked?: boolean;
             /** @description The pool that it was routed to; empty for calls that no worker executes. */
             pool?: string;
+            /** @description Its priority, that of its run included; NORMAL if not set. */
+            priority?: components["schemas"]["Priority"];
             /** @description The run in which it is executed again; empty if it was not redriven. */
             redriven_run_id?: string;
             /** @description Its tool's results may be the answer to the user; see `return_direct` of Run. */
@@ -1933,6 +1935,8 @@ export interface components {
              * @description Do not execute it before this time, by the broker's clock. It is accepted at once, and DELAYED until then; it keeps no other call waiting. DELAY_TOO_LONG if it is not before the deadlines of the call and of the run, so less than 24 hours ahead: a schedule starts later calls. A time that has passed is no delay. CLIENT_CALL_DELAYED if the client answers the call.
              */
             not_before?: string;
+            /** @description Its priority among the calls of its tenant that wait in the same pool; `rules.priority` of the run if not set. */
+            priority?: components["schemas"]["Priority"];
             /**
              * @description Time until its first attempt must have begun, counted like `timeout`. No such deadline if not set; `timeout` applies in any case.
              * @example 1.5s
@@ -2712,6 +2716,15 @@ export interface components {
             /** @description The schedule. */
             schedule?: components["schemas"]["Schedule"];
         };
+        /**
+         * @description The priority of a call among the calls of its tenant that wait in the same pool. Tenants share a pool by their weights, whatever the priorities of their calls. A call that has been waiting for 30 s counts as one of the next higher priority.
+         *     - `PRIORITY_UNSPECIFIED`: NORMAL.
+         *     - `PRIORITY_LOW`: Work that can wait, as of a batch.
+         *     - `PRIORITY_NORMAL`: Between the others.
+         *     - `PRIORITY_HIGH`: Somebody waits for it.
+         * @enum {string}
+         */
+        Priority: "PRIORITY_UNSPECIFIED" | "PRIORITY_LOW" | "PRIORITY_NORMAL" | "PRIORITY_HIGH";
         /** @description Why a request was refused (RFC 9457). */
         Problem: {
             /** @description For people; its wording may change. */
@@ -3064,6 +3077,8 @@ export interface components {
              * @description At most this many bytes of output and results of the calls that workers execute, as the log stores them. A call that stores more is stopped and fails with LIMIT_EXCEEDED; results from before are kept. No such limit if 0.
              */
             output_bytes_max?: number;
+            /** @description The priority of its calls, unless they have their own. */
+            priority?: components["schemas"]["Priority"];
             /**
              * Format: uint32
              * @description At most this many of its calls are queued or running at once; the others wait in the order in which they were accepted or approved, or in which their delays ended. No limit if 0. Calls that wait for the client or for approval, or are delayed, do not count.

@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::time::Duration;
 
 use globset::{Glob, GlobSet, GlobSetBuilder};
+use owner::turns::WEIGHT_MAX;
 use ring::hmac;
 use run::{CallerName, Manifest, Permission, TenantId, Timestamp, ToolName};
 use serde::Deserialize;
@@ -260,6 +261,19 @@ impl Book {
         self.quotas.get(tenant).copied().or(self.quota)
     }
 
+    fn check_quotas(&self, mistakes: &mut Vec<String>) {
+        let quotas = || self.quota.iter().chain(self.quotas.values());
+        if quotas().any(Quota::allows_nothing) {
+            mistakes.push("quota: 0 admits nothing: remove the caller instead".to_owned());
+        }
+        for weight in quotas().filter_map(Quota::invalid_weight) {
+            mistakes.push(format!(
+                "quota: weight {weight} is not from 1 to {WEIGHT_MAX}. Calls of a tenant with weight 0 would never be \
+                executed: to stop a tenant, remove its callers"
+            ));
+        }
+    }
+
     pub(super) fn limits_running(&self) -> bool {
         self.quota.iter().chain(self.quotas.values()).any(|quota| quota.running_calls.is_some())
     }
@@ -358,9 +372,7 @@ impl File {
                 }
             }
         }
-        if book.quota.iter().chain(book.quotas.values()).any(|quota| quota.allows_nothing()) {
-            mistakes.push("quota: 0 admits nothing: remove the caller instead".to_owned());
-        }
+        book.check_quotas(&mut mistakes);
         match answer_key {
             Some(key) if key.len() < TOKEN_KEY_BYTES_MIN => mistakes.push(format!(
                 "answer_token_key_file: holds {} bytes, at least {TOKEN_KEY_BYTES_MIN} are needed: head -c 32 \

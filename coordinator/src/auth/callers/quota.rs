@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use owner::turns::WEIGHT_MAX;
 use serde::Deserialize;
 
 /// Default limit of the bytes of a tenant's uploads: one of the largest uploads, and half of the default size of the
@@ -24,9 +25,16 @@ pub(crate) struct Quota {
     pub(crate) upload_bytes: Option<u64>,
     /// Bytes of runs in the log; a part of the log if not set, see [`LOG_PARTS`].
     pub(crate) log_bytes: Option<u64>,
+    /// The tenant's part of the slots of a pool, beside those of other tenants with waiting calls; 1 if not set.
+    pub(crate) weight: Option<u32>,
 }
 
 impl Quota {
+    /// The weight, if it is out of range.
+    pub(crate) fn invalid_weight(&self) -> Option<u32> {
+        self.weight.filter(|weight| !(1..=WEIGHT_MAX).contains(weight))
+    }
+
     pub(crate) fn allows_nothing(&self) -> bool {
         self.log_bytes == Some(0)
             || [self.open_runs, self.calls_at_once, self.calls_per_second, self.running_calls].contains(&Some(0))

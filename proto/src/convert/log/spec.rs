@@ -11,7 +11,7 @@ use crate::convert::manifest::concurrency_out;
 use crate::convert::worker::{index_in, question_number_in};
 use crate::convert::{
     InvalidMessage, approval_default, approval_default_out, concurrency, error_in, error_out, object_in, object_out,
-    policy_in, policy_out,
+    policy_in, policy_out, priority, priority_out,
 };
 use crate::v1;
 use crate::wire::v1 as wire;
@@ -59,6 +59,7 @@ pub(super) fn spec_out(spec: &CallSpec) -> wire::CallSpec {
         files: spec.files.iter().map(file_out).collect(),
         asked_by: spec.asked_by.map(asked_by_out),
         required_hooks: spec.required_hooks.clone(),
+        priority: priority_out(spec.priority).into(),
         route: Some(route),
     }
 }
@@ -95,6 +96,7 @@ pub(super) fn spec_in(wire: wire::CallSpec) -> Result<CallSpec, InvalidMessage> 
         files: wire.files.into_iter().map(file_in).collect::<Result<_, _>>()?,
         asked_by: wire.asked_by.map(asked_by_in).transpose()?,
         required_hooks: wire.required_hooks,
+        priority: priority(v1::Priority::try_from(wire.priority).unwrap_or_default()),
     })
 }
 

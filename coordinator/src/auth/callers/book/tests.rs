@@ -93,3 +93,14 @@ fn what_a_tokens_bearer_gives_out_ends_with_the_token() {
     assert_eq!(caller.gives_until(Timestamp(9000)), Timestamp(7000));
     assert_eq!(caller.gives_until(Timestamp(6000)), Timestamp(6000));
 }
+
+#[test]
+fn a_weight_that_is_out_of_range_is_refused_with_its_value() {
+    for (weight, is_fine) in [(0, false), (1, true), (1000, true), (1001, false)] {
+        let text = format!("[quotas.acme]\nweight = {weight}\n");
+        let found = File::parse(Path::new("callers.toml"), &text).expect("sound TOML").check(None);
+        let found = found.err().unwrap_or_default();
+        let told = found.iter().any(|mistake| mistake.contains(&format!("weight {weight} is not from 1 to 1000")));
+        assert_eq!(told, !is_fine, "{found:?}");
+    }
+}

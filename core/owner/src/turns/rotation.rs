@@ -1,0 +1,71 @@
+//! Runs of one tenant and priority, which take turns: in each round every run hands out one call.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use run::{CallIndex, RunId, Timestamp};
+
+use super::CallKey;
+
+/// The place of a run in the rotation: runs of a round by the time at which they joined.
+type Turn = (u64, Timestamp, RunId);
+
+#[derive(Debug, Default)]
+pub(super) struct Rotation {
+    order: BTreeSet<Turn>,
+    runs: BTreeMap<RunId, (Turn, BTreeSet<CallIndex>)>,
+    calls: usize,
+}
+
+impl Rotation {
+    pub(super) fn len(&self) -> usize {
+        self.calls
+    }
+
+    /// A run that joins comes after the present round, so that it does not hold up a run that waits for the next one.
+    pub(super) fn insert(&mut self, key: CallKey, since: Timestamp) {
+        let next_round = self.order.first().map_or(0, |(round, ..)| round + 1);
+        let turn = (next_round, since, key.run);
+        let (turn, calls) = self.runs.entry(key.run).or_insert((turn, BTreeSet::new()));
+        self.order.insert(*turn);
+        self.calls += usize::from(calls.insert(key.call));
+    }
+
+    pub(super) fn remove(&mut self, key: CallKey) {
+        let Some((turn, calls)) = self.runs.get_mut(&key.run) else { return };
+        self.calls -= usize::from(calls.remove(&key.call));
+        if calls.is_empty() {
+            self.order.remove(turn);
+            self.runs.remove(&key.run);
+        }
+    }
+
+    pub(super) fn take(&mut self) -> Option<CallKey> {
+        let first @ (round, since, run) = self.order.pop_first()?;
+        let (turn, calls) = self.runs.get_mut(&run)?;
+        debug_assert_eq!(*turn, first, "a run has one turn");
+        let call = calls.pop_first()?;
+        self.calls -= 1;
+        if calls.is_empty() {
+            self.runs.remove(&run);
+        } else {
+            *turn = (round + 1, since, run);
+            self.order.insert(*turn);
+        }
+        Some(CallKey { run, call })
+    }
+
+    /// How many calls are handed out before this one.
+    pub(super) fn ahead(&self, key: CallKey) -> Option<usize> {
+        let ((round, since, run), calls) = self.runs.get(&key.run)?;
+        let own = calls.iter().position(|call| *call == key.call)?;
+        let round = round + own as u64;
+        let before = |((first, joined, other), calls): &(Turn, BTreeSet<CallIndex>)| {
+            if other == run {
+                return own;
+            }
+            let rounds = (round + u64::from((joined, other) < (since, run))).saturating_sub(*first);
+            calls.len().min(usize::try_from(rounds).unwrap_or(usize::MAX))
+        };
+        Some(self.runs.values().map(before).sum())
+    }
+}

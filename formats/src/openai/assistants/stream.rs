@@ -538,6 +538,7 @@ impl Stream {
             "toolyard": {
                 "awaiting_approval": approvals,
                 "tool_resources": self.tool_resources,
+                "file_ids": resources::ids(&self.tool_resources),
                 "finish_reason": if self.is_direct { "returnDirect".into() } else { Value::Null },
             },
         })

@@ -2,10 +2,11 @@
 
 use std::io::{BufRead as _, BufReader};
 use std::process::Stdio;
+use std::time::Instant;
 
 use rustix::process::Signal;
 
-use crate::process::Dev;
+use crate::process::{Background, Dev, PATIENCE};
 
 const TOOLS: [&str; 22] = [
     "ask_user",
@@ -207,4 +208,60 @@ fn a_call_whose_output_nobody_reads_is_cancelled() {
     let watched = dev.run(["runs", "watch", opened["run_opened"]["run_id"].as_str().unwrap(), "-o", "json"]);
     let ended = watched.json().pop().unwrap();
     assert_eq!((watched.code(), &ended["run_ended"]["status"]), (3, &"RUN_STATUS_CANCELLED".into()));
+}
+
+/// `toolyard dev`, and a worker beside it with the programs of a file: `secret` is hidden, and `slow` writes down when it
+/// begins and ends.
+fn with_programs() -> (Dev, Background, tempfile::TempDir) {
+    let folder = tempfile::tempdir().expect("a folder");
+    let notes = folder.path().join("notes");
+    let slow = format!("echo begin >>'{0}'; sleep 2; echo end >>'{0}'", notes.display());
+    let text = format!(
+        "[[program]]\nname = \"secret\"\ndescription = \"Is for the model.\"\nhidden = true\n\
+         command = [\"/bin/echo\", \"the secret is 42\"]\neffects = {{ read_only = true, open_world = false }}\n\
+         [[program]]\nname = \"slow\"\ndescription = \"Takes its time.\"\n\
+         command = [\"/bin/sh\", \"-c\", {:?}]\neffects = {{ read_only = true, open_world = false }}\n\
+         [[program]]\nname = \"endless\"\ndescription = \"Does not end.\"\n\
+         command = [\"/bin/sleep\", \"600\"]\neffects = {{ read_only = true, open_world = false }}\n",
+        slow
+    );
+    let file = folder.path().join("tools.toml");
+    std::fs::write(&file, text).expect("a file is written");
+    let dev = Dev::start();
+    let file = file.to_str().expect("text");
+    // The programs write into a folder of ours, so they run as we do.
+    let me = rustix::process::getuid().as_raw().to_string();
+    let pool = ["worker", "--nats-url", dev.nats_url(), "--pool", "scripts", "--tools-user", &me, "--programs", file];
+    let worker = Background::start(pool);
+    worker.stderr.until(|line| line.contains("pulling"));
+    let deadline = Instant::now() + PATIENCE;
+    while dev.run(["tools", "get", "slow"]).code() != 0 {
+        assert!(Instant::now() < deadline, "the coordinator hears of the worker's tools");
+    }
+    (dev, worker, folder)
+}
+
+fn calls_file(folder: &tempfile::TempDir, tools: &[&str]) -> String {
+    let calls: Vec<String> =
+        tools.iter().map(|tool| format!("{{\"call_id\":\"{tool}\",\"tool\":\"{tool}\",\"arguments\":{{}}}}")).collect();
+    let path = folder.path().join(format!("{}.json", tools.join("-")));
+    std::fs::write(&path, format!("[{}]", calls.join(","))).expect("a file is written");
+    path.to_str().expect("text").to_owned()
+}
+
+#[test]
+fn what_a_hidden_tool_says_is_shown_to_those_alone_who_ask_for_it() {
+    let (dev, _worker, folder) = with_programs();
+    let alone = dev.run(["call", "secret", "--attach", "secret"]);
+    assert_eq!((alone.code(), alone.stdout().as_str()), (0, ""), "{}", alone.stderr());
+    assert!(alone.stderr().contains("its tool is hidden: --hidden shows"), "{}", alone.stderr());
+    let asked = dev.run(["call", "secret", "--attach", "secret", "--hidden"]);
+    assert_eq!((asked.code(), asked.stdout().as_str()), (0, "the secret is 42\n"));
+    let calls = calls_file(&folder, &["secret", "slow"]);
+    let both = dev.run(["call", "--calls", &calls, "--attach", "secret", "--attach", "slow", "-o", "json"]);
+    assert!(both.stdout().contains("the secret is 42"), "a program gets every event: {}", both.stdout());
+    let run = both.json()[0]["run_opened"]["run_id"].as_str().expect("a run").to_owned();
+    let shown = dev.run(["runs", "watch", &run]).stdout();
+    assert!(shown.contains("slow") && !shown.contains("the secret is 42"), "{shown}");
+    assert!(dev.run(["runs", "watch", &run, "--hidden"]).stdout().contains("the secret is 42"));
 }

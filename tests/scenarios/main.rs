@@ -75,6 +75,7 @@ mod nested;
 mod objects;
 mod openai;
 mod openai_refused;
+mod options;
 mod ordering;
 mod origins;
 mod ownership;

@@ -265,3 +265,47 @@ fn what_a_hidden_tool_says_is_shown_to_those_alone_who_ask_for_it() {
     assert!(shown.contains("slow") && !shown.contains("the secret is 42"), "{shown}");
     assert!(dev.run(["runs", "watch", &run, "--hidden"]).stdout().contains("the secret is 42"));
 }
+
+#[test]
+fn every_option_of_a_run_has_its_effect() {
+    let (dev, _worker, folder) = with_programs();
+    let file = |tools: &[&str]| calls_file(&folder, tools);
+    let events = |options: &[&str]| {
+        let arguments = ["--url", dev.url(), "call", "-o", "json"].into_iter().chain(options.iter().copied());
+        crate::process::run(arguments).json()
+    };
+    let outcome = |events: &[serde_json::Value], call: &str| {
+        let ended = events.iter().find(|event| event["call_ended"]["call_id"] == call).expect("it ended");
+        ended["call_ended"]["outcome"].clone()
+    };
+    let run_of = |events: &[serde_json::Value]| {
+        let id = events[0]["run_opened"]["run_id"].as_str().expect("a run").to_owned();
+        dev.run(["runs", "get", &id, "-o", "json"]).json().remove(0)
+    };
+    let attached = events(&["--calls", &file(&["slow", "get_current_time"]), "--attach", "slow"]);
+    assert_eq!(outcome(&attached, "slow")["state"], "CALL_STATE_COMPLETED");
+    assert_eq!(outcome(&attached, "get_current_time")["error"]["kind"], "CALL_ERROR_KIND_UNKNOWN_TOOL");
+
+    let kept = run_of(&events(&["slow"]));
+    assert!(kept.get("erase_time").is_none() && kept.get("tenant").is_none_or(|tenant| tenant == ""), "{kept}");
+    let other = run_of(&events(&["slow", "--tenant", "acme", "--no-store"]));
+    assert_eq!(other["tenant"], "acme");
+    assert!(other["erase_time"].is_string(), "{other}");
+
+    let failing = events(&["--calls", &file(&["endless", "nowhere"]), "--fail-fast"]);
+    assert_eq!(outcome(&failing, "endless")["state"], "CALL_STATE_CANCELLED");
+
+    std::fs::write(folder.path().join("notes"), "").expect("a file is written");
+    let twice = folder.path().join("twice.json");
+    std::fs::write(&twice, r#"[{"tool":"slow","arguments":{}},{"tool":"slow","arguments":{}}]"#).expect("written");
+    events(&["--calls", twice.to_str().expect("text"), "--running-max", "1"]);
+    let notes = std::fs::read_to_string(folder.path().join("notes")).expect("it is there");
+    assert_eq!(notes.lines().collect::<Vec<_>>(), ["begin", "end", "begin", "end"]);
+
+    std::fs::write(folder.path().join("upload"), "a file").expect("a file is written");
+    let upload = dev.run(["objects", "put", folder.path().join("upload").to_str().expect("text"), "-o", "json"]);
+    let object = upload.json()[0]["object"]["object_id"].as_str().expect("an id").to_owned();
+    assert_eq!(dev.run(["call", "slow", "--file", &format!("notes={object}")]).code(), 0);
+    let refused = dev.run(["call", "slow", "--file", "notes=obj_unknown"]);
+    assert!(refused.code() == 2 && refused.stderr().contains("files[0]"), "{}", refused.stderr());
+}

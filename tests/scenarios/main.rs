@@ -7,6 +7,7 @@ mod acceptance_together;
 mod acceptance_tools;
 mod admin;
 mod agent_children;
+mod agent_loop;
 mod agent_templates;
 mod agents;
 mod alerts;

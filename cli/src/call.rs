@@ -5,7 +5,7 @@ use proto::{Reason, v1};
 use run::ToolName;
 
 use crate::arguments::{self, Pair};
-use crate::children::ChildrenArgs;
+use crate::children::ShowArgs;
 use crate::exit::{self, Exit, Failure};
 use crate::files;
 use crate::follow::{Answers, Follow, Followed, Show, View};
@@ -80,7 +80,7 @@ pub(crate) struct Args {
     #[command(flatten)]
     options: RunOptions,
     #[command(flatten)]
-    children: ChildrenArgs,
+    shown: ShowArgs,
     /// Show the run and return at once, without waiting for its end: `toolyard runs watch` shows its output
     #[arg(long)]
     detach: bool,
@@ -182,7 +182,7 @@ pub(crate) fn seconds(text: &str) -> Result<std::time::Duration, String> {
 pub(crate) async fn run(mut args: Args, door: &Server, terminal: &Terminal) -> Result<Exit, Failure> {
     let answers = if terminal.has_person() { Answers::Person(Keyboard::default()) } else { Answers::Elsewhere };
     let hints = matches!(answers, Answers::Elsewhere);
-    let (options, detach, children) = (std::mem::take(&mut args.options), args.detach, args.children);
+    let (options, detach, shown) = (std::mem::take(&mut args.options), args.detach, args.shown);
     let request_id = args.request_id.take();
     let (client, run, view) = match args.calls.take() {
         Some(path) => {
@@ -198,7 +198,7 @@ pub(crate) async fn run(mut args: Args, door: &Server, terminal: &Terminal) -> R
     if detach {
         return left(&client, watch, terminal).await;
     }
-    let show = Show::new(terminal, view, children);
+    let show = Show::new(terminal, view, shown);
     let followed = Follow::new(&client, show, answers).until_end(watch, &mut interrupts).await?;
     Ok(exit_of(&followed))
 }

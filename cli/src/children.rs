@@ -1,6 +1,6 @@
 //! The runs that calls of a run made, as text: indented, below the call that made each.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use client::Place;
 use proto::v1;
@@ -12,9 +12,9 @@ use crate::terminal::Paint;
 /// Columns for each run between a run and the one that is watched.
 const INDENT: &str = "  ";
 
-/// Whether the runs that calls make are shown.
+/// What is shown beside the output of a run.
 #[derive(Debug, Clone, Copy, Default, clap::Args)]
-pub(crate) struct ChildrenArgs {
+pub(crate) struct ShowArgs {
     /// Show the runs that calls make, as calls of agents do, below these calls. It is so for people; with -o json each
     /// event then has run_id, parent_run_id, parent_call_id and depth
     #[arg(long, overrides_with = "no_children")]
@@ -22,10 +22,14 @@ pub(crate) struct ChildrenArgs {
     /// Do not show them
     #[arg(long)]
     no_children: bool,
+    /// Show the output and the results of hidden tools, too. With -o json they are always there
+    #[arg(long)]
+    pub(crate) hidden: bool,
 }
 
-impl ChildrenArgs {
-    pub(crate) fn or(self, usual: bool) -> bool {
+impl ShowArgs {
+    /// Whether the runs that calls make are shown.
+    pub(crate) fn children_or(self, usual: bool) -> bool {
         self.children || (usual && !self.no_children)
     }
 }
@@ -37,6 +41,10 @@ pub(crate) struct Children {
     runs: HashMap<String, Child>,
     /// The run whose text came last, if it was one of these.
     last: Option<String>,
+    /// Calls of hidden tools are shown.
+    hidden: bool,
+    /// Runs below calls of hidden tools.
+    passed_over: HashSet<String>,
 }
 
 #[derive(Debug)]
@@ -68,12 +76,16 @@ impl Child {
 }
 
 impl Children {
-    pub(crate) fn new(paint: Paint) -> Self {
-        Self { paint, runs: HashMap::new(), last: None }
+    pub(crate) fn new(paint: Paint, hidden: bool) -> Self {
+        Self { paint, runs: HashMap::new(), last: None, hidden, passed_over: HashSet::new() }
     }
 
     /// The text about an event of a run below. `watched`: the calls of the run that is watched.
     pub(crate) fn tell(&mut self, place: &Place, event: &v1::RunEvent, watched: &Tally) -> String {
+        if self.is_below_hidden(place, watched) {
+            self.passed_over.insert(place.run_id.clone());
+            return String::new();
+        }
         let mut text = match self.last.as_deref() {
             Some(last) if last != place.run_id => self.leave(),
             Some(_) | None => String::new(),
@@ -88,11 +100,20 @@ impl Children {
         }
         if let Some(child) = self.runs.get_mut(&place.run_id) {
             child.tally.note(event);
-            let told = child.story.tell(event, &child.tally);
-            text.push_str(&child.indented(&told));
+            if self.hidden || child.tally.hidden(event).is_none() {
+                let told = child.story.tell(event, &child.tally);
+                text.push_str(&child.indented(&told));
+            }
         }
         self.last = Some(place.run_id.clone());
         text
+    }
+
+    /// Whether a call of a hidden tool made the run, or made one above it.
+    fn is_below_hidden(&self, place: &Place, watched: &Tally) -> bool {
+        let parent = self.runs.get(&place.parent_run_id).map_or(watched, |parent| &parent.tally);
+        let is_hidden = parent.call(&place.parent_call_id).is_some_and(|(_, call)| call.is_hidden);
+        !self.hidden && (is_hidden || self.passed_over.contains(&place.parent_run_id))
     }
 
     /// Ends the line of the run whose text came last.

@@ -10,7 +10,7 @@ use proto::v1;
 use sandbox::Wanted;
 use serde_json::{Value, json};
 
-use crate::children::ChildrenArgs;
+use crate::children::ShowArgs;
 use crate::exit::{Exit, Failure};
 use crate::follow::{Answers, Follow, Followed, Show, View};
 use crate::interrupts::Interrupts;
@@ -104,7 +104,7 @@ async fn show(
     let rules = Some(v1::RunRules { confirmation: v1::Confirmation::None.into(), ..v1::RunRules::default() });
     let run = v1::CreateRunRequest { calls, rules, ..Default::default() };
     let watch = client.execute(run).await?;
-    let show = Show::new(terminal, view, ChildrenArgs::default());
+    let show = Show::new(terminal, view, ShowArgs::default());
     Follow::new(&client, show, answers).until_end(watch, interrupts).await
 }
 

@@ -4,14 +4,14 @@ use proto::Reason;
 use proto::v1;
 use proto::v1::run_event::Event;
 
-use crate::children::{Children, ChildrenArgs};
+use crate::children::{Children, ShowArgs};
 use crate::exit::Failure;
 use crate::interrupts::Interrupts;
 use crate::json::Object;
 use crate::plain::{Piece, Plain};
 use crate::prompt::{Keyboard, Question};
-use crate::story::Story;
-use crate::tally::Tally;
+use crate::story::{Story, named};
+use crate::tally::{CallTally, Tally};
 use crate::terminal::Terminal;
 use crate::words::harmless;
 use client::{Client, Nested, NestedWatch, Place, Watch, reason};
@@ -51,13 +51,17 @@ pub(crate) struct Show<'a> {
     view: View,
     /// `None`: runs below are not shown.
     children: Option<Children>,
+    /// Calls of hidden tools are shown.
+    hidden: bool,
 }
 
 impl<'a> Show<'a> {
-    pub(crate) fn new(terminal: &'a Terminal, view: View, wanted: ChildrenArgs) -> Self {
+    pub(crate) fn new(terminal: &'a Terminal, view: View, wanted: ShowArgs) -> Self {
         let paint = if matches!(view, View::Plain(_)) { terminal.paint_notes() } else { terminal.paint() };
-        let has_children = wanted.or(view.usually_has_children(terminal));
-        Self { terminal, view, children: has_children.then(|| Children::new(paint)) }
+        let has_children = wanted.children_or(view.usually_has_children(terminal));
+        // A program gets every event.
+        let hidden = wanted.hidden || matches!(view, View::Json);
+        Self { terminal, view, children: has_children.then(|| Children::new(paint, hidden)), hidden }
     }
 
     pub(crate) fn has_children(&self) -> bool {
@@ -71,6 +75,9 @@ impl<'a> Show<'a> {
 
     /// Shows an event that the tally has taken in.
     pub(crate) fn event(&mut self, event: &v1::RunEvent, tally: &Tally) -> Result<(), Failure> {
+        if let Some(call) = tally.hidden(event).filter(|_| !self.hidden) {
+            return self.passed_over(call, event, tally);
+        }
         let left = self.children.as_mut().map(Children::leave).unwrap_or_default();
         match &mut self.view {
             // The run is shown itself.
@@ -88,6 +95,26 @@ impl<'a> Show<'a> {
             }
             View::Json if self.children.is_some() => self.terminal.line(&placed(&tally.run_id, None, event)),
             View::Json => self.terminal.message(event),
+        }
+    }
+
+    /// Shows no more of a hidden tool's call than its end.
+    fn passed_over(&mut self, call: &CallTally, event: &v1::RunEvent, tally: &Tally) -> Result<(), Failure> {
+        if !matches!(event.event, Some(Event::CallEnded(_))) {
+            return Ok(());
+        }
+        let left = self.children.as_mut().map(Children::leave).unwrap_or_default();
+        let line = format!("{} has ended; its tool is hidden: --hidden shows what it said", named(&call.id, tally));
+        match &mut self.view {
+            View::Story(story) => {
+                let told = story.note(&line);
+                self.terminal.write((left + &told).as_bytes())
+            }
+            View::Plain(_) | View::Json => {
+                self.terminal.aside(&left);
+                self.terminal.note(&line);
+                Ok(())
+            }
         }
     }
 

@@ -45,6 +45,12 @@ impl Story {
         std::mem::take(&mut self.text)
     }
 
+    /// A quiet line about something that is not told here.
+    pub(crate) fn note(&mut self, line: &str) -> String {
+        self.aside(line);
+        std::mem::take(&mut self.text)
+    }
+
     fn delayed(&mut self, calls: &[v1::OpenedCall], tally: &Tally) {
         for (call, until) in calls.iter().filter_map(|call| Some((call, call.not_before?))) {
             self.aside(&format!("{} is delayed until {until}", named(&call.call_id, tally)));

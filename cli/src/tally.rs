@@ -3,6 +3,7 @@
 
 use std::time::Duration;
 
+use formats::openai::share::call_of;
 use proto::v1;
 use proto::v1::run_event::Event;
 
@@ -25,6 +26,8 @@ pub(crate) struct CallTally {
     pub(crate) for_client: bool,
     /// A question of a running call.
     pub(crate) is_question: bool,
+    /// Its tool is hidden, and no client answers it.
+    pub(crate) is_hidden: bool,
     /// The arguments for the client, until it has answered.
     pub(crate) waiting: Option<v1::CallWaiting>,
     /// It has output that was not withdrawn.
@@ -110,6 +113,7 @@ impl Tally {
             call.tool.clone_from(&opened.tool);
             call.for_client = opened.waits_for_client;
             call.is_question = !opened.asked_by_call_id.is_empty();
+            call.is_hidden = opened.hidden && !opened.waits_for_client;
             call.accepted = at;
         }
     }
@@ -126,6 +130,16 @@ impl Tally {
     /// A call and its position in the run.
     pub(crate) fn call(&self, id: &str) -> Option<(usize, &CallTally)> {
         self.calls.iter().enumerate().find(|(_, call)| call.id == id)
+    }
+
+    /// The call of a hidden tool that an event is about. What a person must decide is for people all the same.
+    pub(crate) fn hidden(&self, event: &v1::RunEvent) -> Option<&CallTally> {
+        let event = event.event.as_ref()?;
+        if matches!(event, Event::CallAwaitingApproval(_) | Event::CallApproved(_) | Event::CallRejected(_)) {
+            return None;
+        }
+        let (_, call) = self.call(call_of(event)?)?;
+        call.is_hidden.then_some(call)
     }
 
     pub(crate) fn took(&self) -> Option<Duration> {

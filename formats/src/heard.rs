@@ -59,6 +59,8 @@ struct End {
     /// The error text for the model of a call without a result.
     fault: Option<String>,
     outcome: v1::CallOutcome,
+    /// Its result may be the answer to the user.
+    return_direct: bool,
 }
 
 impl Heard {
@@ -92,7 +94,8 @@ impl Heard {
                     self.notes.insert(object.object_id.clone(), note(object));
                 }
                 let call = self.calls.entry(ended.call_id.clone()).or_default();
-                call.end = ended.outcome.as_ref().map(|outcome| call.ended(outcome));
+                let end = ended.outcome.as_ref().map(|outcome| call.ended(outcome));
+                call.end = end.map(|end| End { return_direct: ended.return_direct, ..end });
             }
             _ => {}
         }
@@ -109,6 +112,13 @@ impl Heard {
     pub fn contents(&self, call: &str) -> Option<(Vec<&v1::Content>, &v1::CallOutcome)> {
         let call = self.calls.get(call)?;
         Some((call.said.iter().collect(), &call.end.as_ref()?.outcome))
+    }
+
+    /// The result of a call whose tool returns directly, without its output; `None` for others, and before its end.
+    #[must_use]
+    pub fn direct(&self, call: &str) -> Option<Answer<'_>> {
+        let end = self.calls.get(call)?.end.as_ref().filter(|end| end.return_direct && end.fault.is_none())?;
+        Some(Answer::new(end.outcome.result.iter().filter_map(|content| self.part(content)).collect()))
     }
 
     /// The call's output, followed by its result or error; `None` before its end.
@@ -171,7 +181,7 @@ impl Call {
             let note = format!("[{} more bytes of output are left out]", self.left_out_bytes);
             self.said.push(v1::Content::from(Body::Text(note)));
         }
-        End { fault: fault(outcome), outcome: outcome.clone() }
+        End { fault: fault(outcome), outcome: outcome.clone(), return_direct: false }
     }
 }
 

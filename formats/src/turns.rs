@@ -66,7 +66,7 @@ pub(crate) mod json;
 mod turn;
 
 pub use answer::{Answer, Part};
-pub(crate) use conversation::conversation_of;
+pub use conversation::conversation_of;
 pub use error::{Error, Problem};
 pub use form::{Form, UnknownName};
 pub(crate) use forms::responses::{Kind as ItemKind, output_item};

@@ -244,7 +244,7 @@ reasons! {
         "get the run to see the state of the call: it cannot be approved or rejected now";
     /// `all_required` is set, and the answer to at least one waiting call is missing.
     AnswersMissing = "ANSWERS_MISSING", FailedPrecondition, CONFLICT,
-        "answer every call that waits together; where the request has `all_required`, it may be left out instead";
+        "answer all calls that wait in one request; an API that does not demand all answers takes them one by one";
     /// The call is not parked.
     CallNotParked = "CALL_NOT_PARKED", FailedPrecondition, CONFLICT,
         "get the run to see the state of the call; `toolyard parked ls` lists the parked calls";

@@ -49,7 +49,7 @@ fn main() -> anyhow::Result<ExitCode> {
         Output::Json => json(&chosen, &outcomes)?,
     };
     std::io::stdout().lock().write_all(text.as_bytes())?;
-    Ok(code(chosen.iter().all(|row| !matches!(outcomes.verdict(row), Verdict::Failed(_)))))
+    Ok(code(chosen.iter().all(|row| outcomes.verdict(row).is_success())))
 }
 
 fn code(is_green: bool) -> ExitCode {

@@ -43,6 +43,14 @@ pub(crate) enum Verdict {
 }
 
 impl Verdict {
+    /// Whether all tests of the row ran and passed. What is open of it is known.
+    pub(crate) fn is_success(&self) -> bool {
+        match self {
+            Self::Ok | Self::Open(_) => true,
+            Self::NotRun(_) | Self::Failed(_) => false,
+        }
+    }
+
     pub(crate) fn name(&self) -> &'static str {
         match self {
             Self::Ok => "ok",
@@ -112,8 +120,8 @@ impl Outcomes {
         });
         match (failed.is_empty(), &row.open, not_run) {
             (false, _, _) => Verdict::Failed(failed),
-            (true, Some(open), _) => Verdict::Open(open.clone()),
-            (true, None, Some(why)) => Verdict::NotRun(why),
+            (true, _, Some(why)) => Verdict::NotRun(why),
+            (true, Some(open), None) => Verdict::Open(open.clone()),
             (true, None, None) => Verdict::Ok,
         }
     }
@@ -233,8 +241,7 @@ fn run_script(command: &str) -> anyhow::Result<Outcome> {
     let output = Command::new(root().join(program)).args(words).current_dir(root()).stdin(Stdio::null()).output();
     let output = output.with_context(|| format!("{command} cannot be started"))?;
     let text = String::from_utf8_lossy(&output.stdout) + String::from_utf8_lossy(&output.stderr);
-    let not_tested = text.lines().find(|line| line.starts_with("NOT TESTED"));
-    Ok(match (output.status.success(), not_tested) {
+    Ok(match (output.status.success(), not_tested(&text)) {
         (true, Some(why)) => Outcome::NotRun(why.to_owned()),
         (true, None) => Outcome::Passed,
         (false, _) => {
@@ -242,6 +249,12 @@ fn run_script(command: &str) -> anyhow::Result<Outcome> {
             Outcome::Failed
         }
     })
+}
+
+/// The line of a script that reports tests it did not run: its own, or the summary of unittest, as `OK (skipped=2)`.
+fn not_tested(text: &str) -> Option<&str> {
+    let is_summary = |line: &str| line.starts_with("OK (") && line.contains("skipped=");
+    text.lines().find(|line| line.starts_with("NOT TESTED") || is_summary(line))
 }
 
 #[cfg(test)]
@@ -263,6 +276,35 @@ mod tests {
         assert_eq!(progress.line("a::b", &Outcome::Passed), "[1/2] D01 D02  a::b  ok");
         assert_eq!(progress.line("a::c", &Outcome::Failed), "[2/2] D01  a::c  FAILED");
         assert_eq!(clock(Duration::from_secs(754)), " 12:34");
+    }
+
+    #[test]
+    fn a_script_that_skips_tests_has_not_run_them() {
+        assert_eq!(not_tested("no npm here\n..s\nRan 3 tests\n\nOK (skipped=1)\n"), Some("OK (skipped=1)"));
+        assert_eq!(
+            not_tested("NOT TESTED beside the previous release\n"),
+            Some("NOT TESTED beside the previous release")
+        );
+        assert_eq!(not_tested("Ran 3 tests\n\nOK\n"), None);
+    }
+
+    #[test]
+    fn what_was_not_run_is_no_success() {
+        let row = |open: Option<&str>| Row {
+            id: "D01".to_owned(),
+            title: String::new(),
+            behaviour: String::new(),
+            check: String::new(),
+            tests: vec!["a::b".to_owned()],
+            open: open.map(str::to_owned),
+        };
+        let outcomes = |outcome| Outcomes(HashMap::from([("a::b".to_owned(), outcome)]));
+        let skipped = Outcome::NotRun("there is no npm".to_owned());
+        assert!(outcomes(Outcome::Passed).verdict(&row(None)).is_success());
+        assert!(outcomes(Outcome::Passed).verdict(&row(Some("a part"))).is_success());
+        assert!(!outcomes(skipped.clone()).verdict(&row(None)).is_success());
+        assert!(!outcomes(skipped).verdict(&row(Some("a part"))).is_success());
+        assert!(!outcomes(Outcome::Failed).verdict(&row(Some("a part"))).is_success());
     }
 
     #[test]

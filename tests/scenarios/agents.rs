@@ -45,19 +45,19 @@ impl Office {
         self.yard.client.execute_request(request).await.expect("it is accepted")
     }
 
-    async fn outcome(&self, agent: &str, input: &str) -> (Vec<v1::RunEvent>, v1::CallOutcome) {
+    pub(crate) async fn outcome(&self, agent: &str, input: &str) -> (Vec<v1::RunEvent>, v1::CallOutcome) {
         let events = self.begin(vec![call("a", agent, json!({ "input": input }))]).await.to_end().await;
         check::whole(&events, true);
         let outcome = check::outcomes(&events)["a"].clone();
         (events, outcome)
     }
 
-    async fn error(&self, agent: &str, input: &str) -> v1::CallError {
+    pub(crate) async fn error(&self, agent: &str, input: &str) -> v1::CallError {
         let (_, outcome) = self.outcome(agent, input).await;
         outcome.error.unwrap_or_else(|| panic!("{agent} completed: {:?}", outcome.result))
     }
 
-    fn child(&self, events: &[v1::RunEvent]) -> Run {
+    pub(crate) fn child(&self, events: &[v1::RunEvent]) -> Run {
         Run { client: self.yard.client.clone(), id: child_of(events).expect("the agent reports its run") }
     }
 

@@ -4,6 +4,7 @@
 use harness::http::events;
 use harness::{Http, Yard, client_answer};
 use hyper::Method;
+use proto::v1::FloorPolicy;
 use serde_json::{Value, json};
 
 use crate::FIXTURE;
@@ -290,4 +291,42 @@ async fn is_seen_while_it_runs(yard: &Yard, path: &str) {
     std::fs::write(&gate, "open").expect("a file is written");
     stream.to_end().await.expect("the stream does not break");
     assert!(named(&stream.bytes, "output_item.done"));
+}
+
+#[tokio::test]
+async fn a_run_of_the_assistants_api_requires_action_again_while_a_call_awaits_approval() {
+    let yard = Yard::start(FIXTURE).await;
+    let _worker = yard.worker().await;
+    let http = yard.http();
+    let function = |id: &str, name: &str, arguments: Value| {
+        let function = json!({ "name": name, "arguments": arguments.to_string() });
+        json!({ "id": id, "type": "function", "function": function })
+    };
+    let calls = [
+        function("ask", "ask_user", json!({ "question": "Which?" })),
+        function("count", "count", json!({ "label": "a", "pieces": 1, "every_ms": 1 })),
+    ];
+    let always = json!({ "type": "mcp", "server_label": "toolyard", "require_approval": "always" });
+    let asked = http.post("/threads/runs", &json!({ "tool_calls": calls, "tools": [always] })).await.json();
+    let path = format!("/threads/thread_1/runs/{}", asked["id"].as_str().expect("an id"));
+    let waiting = |told: &Value| {
+        assert_eq!(told["status"], "requires_action", "{told}");
+        assert_eq!(told["required_action"]["submit_tool_outputs"]["tool_calls"], json!([]), "{told}");
+        assert_eq!(told["toolyard"]["awaiting_approval"], json!(["count"]), "{told}");
+    };
+    // The stream ends although the status did not change.
+    let outputs = json!({ "tool_outputs": [{ "tool_call_id": "ask", "output": "blue" }], "stream": true });
+    let submitted = http.post(&format!("{path}/submit_tool_outputs"), &outputs).await;
+    let sent = events(&submitted.body);
+    let [.., last, done] = &sent[..] else { panic!("{sent:?}") };
+    assert_eq!((last.name.as_deref(), done.data.as_str()), (Some("thread.run.requires_action"), "[DONE]"));
+    waiting(&last.json());
+    waiting(&http.get(&path).await.json());
+    let run = path.rsplit('/').next().expect("an id");
+    let decision = json!({ "decisions": [{ "call_id": "count", "approve": {} }] });
+    let decided = http.post(&format!("/v1/runs/{run}/decisions"), &decision).await;
+    assert_eq!(decided.status, 200, "{decided:?}");
+    let run = harness::Run { client: yard.client.clone(), id: run.to_owned() };
+    run.watch(FloorPolicy::Arrival).await.to_end().await;
+    assert_eq!(http.get(&path).await.json()["status"], "completed");
 }

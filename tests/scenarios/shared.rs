@@ -194,6 +194,11 @@ async fn a_run_of_the_assistants_api_is_the_calls_of_its_request_in_a_shared_run
     };
     let partial = submit(&["one"]).await;
     assert_eq!((partial.status, &partial.json()["error"]["code"]), (409, &json!("ANSWERS_MISSING")));
+    let remedy = partial.json()["error"]["remedy"].to_string();
+    assert!(
+        remedy.contains("in one request") && !remedy.contains("all_required"),
+        "its API has no such field: {remedy}"
+    );
     let done = submit(&["one", "two"]).await.json();
     assert_eq!((text(&done, "status"), &done["id"]), ("completed", &asked["id"]), "{done}");
     let steps = http.get(&format!("{path}/steps")).await.json();

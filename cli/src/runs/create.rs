@@ -4,7 +4,7 @@ use proto::v1;
 
 use super::show;
 use crate::call::{RunOptions, exit_of, left};
-use crate::children::ChildrenArgs;
+use crate::children::ShowArgs;
 use crate::exit::{self, Exit, Failure};
 use crate::files;
 use crate::follow::{Answers, Follow, Show, View};
@@ -44,7 +44,7 @@ pub(crate) struct Create {
     #[command(flatten)]
     options: RunOptions,
     #[command(flatten)]
-    children: ChildrenArgs,
+    shown: ShowArgs,
 }
 
 const APPEND_EXAMPLES: &str = "\
@@ -71,7 +71,7 @@ pub(crate) struct Append {
 
 impl Create {
     pub(super) async fn run(self, client: &Client, terminal: &Terminal) -> Result<Exit, Failure> {
-        let Self { run, open, detach, request_id, options, children } = self;
+        let Self { run, open, detach, request_id, options, shown } = self;
         let mut run = run.map(|file| files::run(&file)).transpose()?.unwrap_or_default();
         run.keep_open |= open;
         run.request_id = request_id.unwrap_or(run.request_id);
@@ -83,7 +83,7 @@ impl Create {
         if detach {
             return left(client, watch, terminal).await;
         }
-        let show = Show::new(terminal, view, children);
+        let show = Show::new(terminal, view, shown);
         let followed = Follow::new(client, show, answers).until_end(watch, &mut interrupts).await?;
         Ok(exit_of(&followed))
     }

@@ -5,7 +5,7 @@ use std::time::Duration;
 use formats::turns::Form;
 use proto::v1;
 
-use crate::children::ChildrenArgs;
+use crate::children::ShowArgs;
 use crate::exit::{Exit, Failure};
 use crate::follow::{Show, View};
 use crate::json;
@@ -40,7 +40,7 @@ pub(crate) struct Watch {
     #[arg(long, value_enum, default_value_t)]
     floor: Floor,
     #[command(flatten)]
-    children: ChildrenArgs,
+    shown: ShowArgs,
 }
 
 /// Up to which event the output of a run is known.
@@ -73,7 +73,7 @@ enum Floor {
 
 impl Watch {
     pub(super) async fn run(self, client: &Client, terminal: &Terminal) -> Result<Exit, Failure> {
-        let Self { run, after, floor, children } = self;
+        let Self { run, after, floor, shown } = self;
         let run = run.id()?;
         let floor = match floor {
             Floor::Arrival => v1::FloorPolicy::Arrival,
@@ -81,7 +81,7 @@ impl Watch {
             Floor::Interleaved => v1::FloorPolicy::Interleaved,
         };
         let view = View::of_run(terminal, true);
-        let mut show = Show::new(terminal, view, children);
+        let mut show = Show::new(terminal, view, shown);
         let own = after.iter().find(|after| after.run.as_ref().is_none_or(|of| *of == run));
         // Older events name the runs below.
         let from = own.map(|after| after.sequence).filter(|_| !show.has_children());

@@ -2,10 +2,11 @@
 
 use std::io::{BufRead as _, BufReader};
 use std::process::Stdio;
+use std::time::Instant;
 
 use rustix::process::Signal;
 
-use crate::process::Dev;
+use crate::process::{Background, Dev, PATIENCE};
 
 const TOOLS: [&str; 22] = [
     "ask_user",
@@ -207,4 +208,104 @@ fn a_call_whose_output_nobody_reads_is_cancelled() {
     let watched = dev.run(["runs", "watch", opened["run_opened"]["run_id"].as_str().unwrap(), "-o", "json"]);
     let ended = watched.json().pop().unwrap();
     assert_eq!((watched.code(), &ended["run_ended"]["status"]), (3, &"RUN_STATUS_CANCELLED".into()));
+}
+
+/// `toolyard dev`, and a worker beside it with the programs of a file: `secret` is hidden, and `slow` writes down when it
+/// begins and ends.
+fn with_programs() -> (Dev, Background, tempfile::TempDir) {
+    let folder = tempfile::tempdir().expect("a folder");
+    let notes = folder.path().join("notes");
+    let slow = format!("echo begin >>'{0}'; sleep 2; echo end >>'{0}'", notes.display());
+    let text = format!(
+        "[[program]]\nname = \"secret\"\ndescription = \"Is for the model.\"\nhidden = true\n\
+         command = [\"/bin/echo\", \"the secret is 42\"]\neffects = {{ read_only = true, open_world = false }}\n\
+         [[program]]\nname = \"slow\"\ndescription = \"Takes its time.\"\n\
+         command = [\"/bin/sh\", \"-c\", {:?}]\neffects = {{ read_only = true, open_world = false }}\n\
+         [[program]]\nname = \"endless\"\ndescription = \"Does not end.\"\n\
+         command = [\"/bin/sleep\", \"600\"]\neffects = {{ read_only = true, open_world = false }}\n",
+        slow
+    );
+    let file = folder.path().join("tools.toml");
+    std::fs::write(&file, text).expect("a file is written");
+    let dev = Dev::start();
+    let file = file.to_str().expect("text");
+    // The programs write into a folder of ours, so they run as we do.
+    let me = rustix::process::getuid().as_raw().to_string();
+    let pool = ["worker", "--nats-url", dev.nats_url(), "--pool", "scripts", "--tools-user", &me, "--programs", file];
+    let worker = Background::start(pool);
+    worker.stderr.until(|line| line.contains("pulling"));
+    let deadline = Instant::now() + PATIENCE;
+    while dev.run(["tools", "get", "slow"]).code() != 0 {
+        assert!(Instant::now() < deadline, "the coordinator hears of the worker's tools");
+    }
+    (dev, worker, folder)
+}
+
+fn calls_file(folder: &tempfile::TempDir, tools: &[&str]) -> String {
+    let calls: Vec<String> =
+        tools.iter().map(|tool| format!("{{\"call_id\":\"{tool}\",\"tool\":\"{tool}\",\"arguments\":{{}}}}")).collect();
+    let path = folder.path().join(format!("{}.json", tools.join("-")));
+    std::fs::write(&path, format!("[{}]", calls.join(","))).expect("a file is written");
+    path.to_str().expect("text").to_owned()
+}
+
+#[test]
+fn what_a_hidden_tool_says_is_shown_to_those_alone_who_ask_for_it() {
+    let (dev, _worker, folder) = with_programs();
+    let alone = dev.run(["call", "secret", "--attach", "secret"]);
+    assert_eq!((alone.code(), alone.stdout().as_str()), (0, ""), "{}", alone.stderr());
+    assert!(alone.stderr().contains("its tool is hidden: --hidden shows"), "{}", alone.stderr());
+    let asked = dev.run(["call", "secret", "--attach", "secret", "--hidden"]);
+    assert_eq!((asked.code(), asked.stdout().as_str()), (0, "the secret is 42\n"));
+    let calls = calls_file(&folder, &["secret", "slow"]);
+    let both = dev.run(["call", "--calls", &calls, "--attach", "secret", "--attach", "slow", "-o", "json"]);
+    assert!(both.stdout().contains("the secret is 42"), "a program gets every event: {}", both.stdout());
+    let run = both.json()[0]["run_opened"]["run_id"].as_str().expect("a run").to_owned();
+    let shown = dev.run(["runs", "watch", &run]).stdout();
+    assert!(shown.contains("slow") && !shown.contains("the secret is 42"), "{shown}");
+    assert!(dev.run(["runs", "watch", &run, "--hidden"]).stdout().contains("the secret is 42"));
+}
+
+#[test]
+fn every_option_of_a_run_has_its_effect() {
+    let (dev, _worker, folder) = with_programs();
+    let file = |tools: &[&str]| calls_file(&folder, tools);
+    let events = |options: &[&str]| {
+        let arguments = ["--url", dev.url(), "call", "-o", "json"].into_iter().chain(options.iter().copied());
+        crate::process::run(arguments).json()
+    };
+    let outcome = |events: &[serde_json::Value], call: &str| {
+        let ended = events.iter().find(|event| event["call_ended"]["call_id"] == call).expect("it ended");
+        ended["call_ended"]["outcome"].clone()
+    };
+    let run_of = |events: &[serde_json::Value]| {
+        let id = events[0]["run_opened"]["run_id"].as_str().expect("a run").to_owned();
+        dev.run(["runs", "get", &id, "-o", "json"]).json().remove(0)
+    };
+    let attached = events(&["--calls", &file(&["slow", "get_current_time"]), "--attach", "slow"]);
+    assert_eq!(outcome(&attached, "slow")["state"], "CALL_STATE_COMPLETED");
+    assert_eq!(outcome(&attached, "get_current_time")["error"]["kind"], "CALL_ERROR_KIND_UNKNOWN_TOOL");
+
+    let kept = run_of(&events(&["slow"]));
+    assert!(kept.get("erase_time").is_none() && kept.get("tenant").is_none_or(|tenant| tenant == ""), "{kept}");
+    let other = run_of(&events(&["slow", "--tenant", "acme", "--no-store"]));
+    assert_eq!(other["tenant"], "acme");
+    assert!(other["erase_time"].is_string(), "{other}");
+
+    let failing = events(&["--calls", &file(&["endless", "nowhere"]), "--fail-fast"]);
+    assert_eq!(outcome(&failing, "endless")["state"], "CALL_STATE_CANCELLED");
+
+    std::fs::write(folder.path().join("notes"), "").expect("a file is written");
+    let twice = folder.path().join("twice.json");
+    std::fs::write(&twice, r#"[{"tool":"slow","arguments":{}},{"tool":"slow","arguments":{}}]"#).expect("written");
+    events(&["--calls", twice.to_str().expect("text"), "--running-max", "1"]);
+    let notes = std::fs::read_to_string(folder.path().join("notes")).expect("it is there");
+    assert_eq!(notes.lines().collect::<Vec<_>>(), ["begin", "end", "begin", "end"]);
+
+    std::fs::write(folder.path().join("upload"), "a file").expect("a file is written");
+    let upload = dev.run(["objects", "put", folder.path().join("upload").to_str().expect("text"), "-o", "json"]);
+    let object = upload.json()[0]["object"]["object_id"].as_str().expect("an id").to_owned();
+    assert_eq!(dev.run(["call", "slow", "--file", &format!("notes={object}")]).code(), 0);
+    let refused = dev.run(["call", "slow", "--file", "notes=obj_unknown"]);
+    assert!(refused.code() == 2 && refused.stderr().contains("files[0]"), "{}", refused.stderr());
 }

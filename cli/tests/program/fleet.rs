@@ -156,3 +156,40 @@ fn a_coordinator_that_others_reach_asks_who_they_are_unless_it_is_told_not_to() 
     let warned = run(open);
     assert!(warned.stderr().contains("open to all"), "{}", warned.stderr());
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_interceptors_of_a_file_stand_around_the_tools_of_a_worker() {
+    let broker = Broker::start(BrokerOptions::default(), |_| {}).await.expect("a broker starts");
+    let (_coordinator, address) = coordinator(&broker.url(), "127.0.0.1:0");
+    let folder = tempfile::tempdir().unwrap();
+    let file = |name: &str, text: &str| {
+        let path = folder.path().join(name);
+        std::fs::write(&path, text).unwrap();
+        path.to_str().unwrap().to_owned()
+    };
+    let programs = file(
+        "tools.toml",
+        "[[program]]\nname = \"risky\"\ndescription = \"x\"\ncommand = [\"/bin/false\"]\n\
+         effects = { read_only = true, open_world = false }\n",
+    );
+    let interceptors =
+        file("interceptors.toml", "[[interceptor]]\nkind = \"emulate\"\ntools = [\"risky\"]\nanswer = \"as if\"\n");
+    let nats_url = broker.url();
+    let worker = |interceptors: &str| {
+        let pool = ["worker", "--nats-url", &nats_url, "--pool", "main"];
+        Background::start(pool.into_iter().chain(["--programs", &programs, "--interceptors", interceptors]))
+    };
+    let first = worker(&interceptors);
+    first.stderr.until(|line| line.contains("pulling"));
+    let url = format!("http://{address}");
+    let deadline = Instant::now() + PATIENCE;
+    while run(["--url", &url, "tools", "get", "risky"]).code() != 0 {
+        assert!(Instant::now() < deadline, "the coordinator hears of the worker's tools");
+    }
+    let called = run(["--url", &url, "call", "risky"]);
+    assert_eq!((called.code(), called.stdout().as_str()), (0, "as if\n"), "{}", called.stderr());
+    let wrong = worker(&file("wrong.toml", "[[interceptor]]\nkind = \"emulate\"\nanswer = \"as if\"\n"));
+    wrong.stderr.until(|line| line.contains("missing field `tools`"));
+    assert_eq!(wrong.code(), 1);
+    broker.stop().await;
+}

@@ -50,6 +50,8 @@ pub(crate) struct Call {
     pub(crate) hidden: bool,
     /// A question of a running call, and no call of the model.
     pub(crate) is_question: bool,
+    /// The call that asks it; empty for a call of the model.
+    pub(crate) asked_by: String,
     pub(crate) stage: Stage,
     pub(crate) said: Said,
 }
@@ -115,7 +117,8 @@ impl Calls {
             // Its position in the run, by which an approval finds it again: hidden calls are skipped here.
             let index = accepted.map_or(place_here, |call| call.index().as_usize());
             let (stage, said) = (Stage::Accepted, Said::default());
-            let (hidden, is_question) = (call.hidden, !call.asked_by_call_id.is_empty());
+            let (hidden, asked_by) = (call.hidden, call.asked_by_call_id.clone());
+            let is_question = !asked_by.is_empty();
             self.all.push(Call {
                 index,
                 id,
@@ -126,6 +129,7 @@ impl Calls {
                 item,
                 hidden,
                 is_question,
+                asked_by,
                 stage,
                 said,
             });

@@ -33,7 +33,7 @@ pub(crate) fn read(messages: &[Node<'_>], form: Form) -> Result<Vec<Conversation
 ///
 /// # Errors
 /// As [`read`], and if it is no list of objects.
-pub(crate) fn conversation_of(member: &str, form: Form) -> Result<Vec<ConversationMessage>, Error> {
+pub fn conversation_of(member: &str, form: Form) -> Result<Vec<ConversationMessage>, Error> {
     let messages = read(&Node::parse(member, "")?.array()?, form)?;
     Ok(if is_more_than_calls(&messages) { messages } else { Vec::new() })
 }

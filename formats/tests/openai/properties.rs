@@ -250,6 +250,23 @@ proptest! {
     }
 
     #[test]
+    fn a_run_of_the_assistants_api_requires_action_exactly_when_the_run_does(history in whole_histories(), at in pick()) {
+        let log = &history.log[..1 + at.among(history.log.len())];
+        let run = fold(log);
+        // The end of a call may be told after that of a call that asks its client.
+        let is_running = run.calls().iter().any(|call| matches!(call.state(), run::CallState::Running(_)));
+        if run.opened_at().is_none() || run.status().is_final() || is_running {
+            return Ok(());
+        }
+        let (events, stream) = steps(&tell(log));
+        let requires_action = run.status() == RunStatus::RequiresAction;
+        prop_assert_eq!(text(&stream.run(), "status") == "requires_action", requires_action, "{}", stream.run());
+        let asks = run.calls().iter().any(|call| matches!(call.state(), run::CallState::WaitingForClient));
+        let is_over = events.last().is_some_and(assistants::Event::is_last);
+        prop_assert!(is_over || !requires_action || asks, "the stream of an answered client ends");
+    }
+
+    #[test]
     fn a_step_is_what_its_deltas_add_up_to(history in whole_histories(), names in any::<u64>()) {
         let log = with_tools(&history.log, names);
         let told = tell(&log);

@@ -198,6 +198,26 @@ fn tool_resources_are_files_of_the_tools() {
         files.iter().map(|file| (file.tool.as_str(), file.name.as_str(), file.object_id.as_str())).collect();
     assert_eq!(files, [("_all", "c", "c"), ("code_interpreter", "a", "a"), ("code_interpreter", "b", "b")]);
     assert_eq!(read(json!({ "file_search": { "vector_store_ids": [] } })).expect("nothing is wanted"), []);
+    let given = |resources: Value| -> Vec<(String, String)> {
+        let files = read(resources).expect("well formed");
+        files.into_iter().map(|file| (file.tool, file.object_id)).collect()
+    };
+    let pair = |tool: &str, id: &str| (tool.to_owned(), id.to_owned());
+    let functions =
+        json!({ "functions": [{ "name": "add", "file_ids": ["a", "b", "a"] }, { "name": "sub", "file_ids": ["a"] }] });
+    assert_eq!(given(functions), [pair("add", "a"), pair("add", "b"), pair("sub", "a")], "each once for a tool");
+    let stores = json!({ "file_search": { "vector_stores": [ids(&["a"]), ids(&["b", "a"])] } });
+    assert_eq!(given(stores), [pair("file_search", "a"), pair("file_search", "b")]);
+    assert_eq!(given(json!(["a", "b"])), [pair("_all", "a"), pair("_all", "b")], "a list is for every tool");
+    for (wrong, pointer) in [
+        (json!({ "functions": [{ "file_ids": ["a"] }] }), "/functions/0/name"),
+        (json!({ "functions": [{ "name": "add", "file_ids": [1] }] }), "/functions/0/file_ids/0"),
+        (json!({ "add": ["a"] }), "/add"),
+        (json!({ "x": { "vector_stores": [{ "file_ids": "a" }] } }), "/x/vector_stores/0/file_ids"),
+        (json!(["a", 1]), "/1"),
+    ] {
+        assert_eq!(read(wrong).expect_err("it is refused").pointer, format!("/tool_resources{pointer}"));
+    }
     let refused = read(json!({ "file_search": { "vector_store_ids": ["vs_1"] } })).expect_err("not kept");
     assert_eq!(refused.pointer, "/tool_resources/file_search/vector_store_ids");
     assert_eq!(read(json!({ "x": { "file_ids": [1] } })).expect_err("no text").pointer, "/tool_resources/x/file_ids/0");

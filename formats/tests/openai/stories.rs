@@ -6,8 +6,8 @@ use run::{AttemptOutcome, CallSpec, Content, ResultUse};
 use serde_json::{Value, json};
 
 use crate::story::{
-    Story, answered, approved, attempt, client, completed, dispatched, ended_as, failed, failed_for_now, once, output,
-    refused, rejected, repeatable, run_cancel_requested, run_id, started, unapproved,
+    Story, answered, approved, attempt, client, completed, dispatched, ended_as, expired, failed, failed_for_now, once,
+    output, refused, rejected, repeatable, run_cancel_requested, run_id, shared, started, unapproved,
 };
 use crate::told::tell;
 
@@ -485,4 +485,46 @@ fn the_same_run_requires_action_as_assistants_tell_it() {
     let output = |nth: usize| steps[nth]["step_details"]["tool_calls"][0]["function"]["output"].clone();
     assert_eq!((output(0), output(1)), (json!("0/1/1/0\n{\"exit_code\":0}"), json!("blue")));
     assert_eq!(stream.run()["status"], "completed");
+}
+
+/// The events of the run itself, each with its part.
+fn of_run(told: &[assistants::Event]) -> Vec<String> {
+    let own = told.iter().filter(|event| event.data["object"] == "thread.run");
+    own.map(|event| format!("{} {}", event.part, event.kind.trim_start_matches("thread.run."))).collect()
+}
+
+#[test]
+fn a_run_requires_action_again_if_an_answer_leaves_calls_that_await_approval() {
+    let hour = std::time::Duration::from_secs(3600);
+    let mut story = Story::of([client("a"), client("b"), unapproved("c", hour), unapproved("d", hour)]);
+    // The status does not change, so no event of the run reports it.
+    story.tell(answered(0, "blue"));
+    let (stream, told) = thread(&story);
+    assert_eq!(of_run(&told)[3..], ["0 requires_action", "1 queued", "1 in_progress"], "the client answers both");
+    let (run, asked) = (stream.run(), json!("b"));
+    let required = &run["required_action"]["submit_tool_outputs"]["tool_calls"];
+    assert_eq!((&run["status"], &required[0]["id"], &required[1]), (&json!("requires_action"), &asked, &Value::Null));
+    story.tell(answered(1, "red"));
+    let (stream, told) = thread(&story);
+    assert_eq!(of_run(&told)[4..], ["1 queued", "1 in_progress", "1 requires_action"]);
+    assert_eq!(stream.run()["toolyard"]["awaiting_approval"], json!(["c", "d"]));
+    story.tell(rejected(2, "no"));
+    story.tell_all([approved(3), dispatched(3)]);
+    let told = of_run(&thread(&story).1);
+    assert_eq!(told[7..], ["2 queued", "2 in_progress", "2 requires_action", "3 queued", "3 in_progress"]);
+}
+
+#[test]
+fn a_run_requires_action_when_one_of_two_client_calls_expires_or_another_is_added() {
+    let mut story = Story::open([client("a"), client("b")]);
+    story.tell(expired(0));
+    let run = thread(&story).0.run();
+    let required = &run["required_action"]["submit_tool_outputs"]["tool_calls"];
+    assert_eq!((&run["status"], &required[0]["id"]), (&json!("requires_action"), &json!("b")), "{run}");
+    story.tell(run::Event::CallsAppended { calls: shared([client("c")]) });
+    let (stream, told) = thread(&story);
+    assert_eq!(of_run(&told)[4..], ["1 queued", "1 in_progress", "1 requires_action"]);
+    let run = stream.run();
+    let required = run["required_action"]["submit_tool_outputs"]["tool_calls"].as_array().map(Vec::len);
+    assert_eq!((&run["status"], required), (&json!("requires_action"), Some(2)), "{run}");
 }

@@ -2473,6 +2473,7 @@ export interface components {
             thread_id: string;
             toolyard: {
                 awaiting_approval: string[];
+                file_ids?: string[];
                 /** @description `returnDirect` if the messages are the answer. */
                 finish_reason?: string | null;
                 /** @description The files that its calls may open, by tool. */
@@ -2493,8 +2494,8 @@ export interface components {
             stream?: boolean | null;
             /** @description The calls to execute, as the `tool_calls` of a message of Chat Completions. The API has no member for them: SDKs send them in `extra_body`. */
             tool_calls: Record<string, never>[];
-            /** @description Files for the tools, by tool: `file_ids` has ids of objects. `_all` has those of every tool. */
-            tool_resources?: Record<string, never> | null;
+            /** @description Files for the tools, by tool: `file_ids` has ids of objects. `_all` has those of every tool, and so has a list of ids. `functions` is a list of objects with `name` and `file_ids`. The files of `vector_stores` are files of their tool. */
+            tool_resources?: Record<string, never> | unknown[] | null;
             tools?: components["schemas"]["OpenAITool"][] | null;
             toolyard?: components["schemas"]["RunOptions"];
         };

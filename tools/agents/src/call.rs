@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 use std::time::Duration;
 
-use client::agent::{Agent, AgentError, Start, Template, with_output_schema};
+use client::agent::{Agent, AgentError, Limits, Start, TOKENS_LEFT, Template, with_output_schema};
 use client::{Client, v1};
 use collaboration::{Fleet, below, child_id, parent, refused, stop_with_parent};
 use run::{CallError, ErrorKind};
@@ -38,8 +38,11 @@ impl AnyTool for AgentTool {
 
 impl AgentTool {
     async fn answer(&self, context: &Context, arguments: Value) -> Result<Output, ToolError> {
+        let values = Values { arguments: &arguments, context: self.context(context)? };
+        let (instruction, input) = (self.instruction(&values)?, self.input(&values)?);
+        let opening = self.model.opening(&instruction, &input)?;
         let client = self.fleet.client().await?;
-        let start = self.start(context, &client).await?;
+        let start = Start { opening, ..self.start(context, &client).await? };
         let mut agent = Agent::open(&client, start).await.map_err(failed)?;
         let run_id = agent.run_id().to_owned();
         let done = tokio::select! {
@@ -48,7 +51,7 @@ impl AgentTool {
                 stop_with_parent(context, &client, &run_id).await;
                 return Err(ToolError::new("the call was stopped"));
             }
-            done = self.turns(context, &mut agent, arguments) => done,
+            done = self.turns(context, &mut agent, (&*instruction, &*input)) => done,
         };
         match done {
             Ok(text) => {
@@ -88,13 +91,20 @@ impl AgentTool {
             ..v1::CreateRunRequest::default()
         };
         let (form, tools) = (self.model.form(), self.settings.tools.clone());
-        Ok(Start { run, form, tools, metadata, limits: self.settings.limits })
+        // What an agent above may still use is the most for all below it.
+        let above = context.metadata().get(TOKENS_LEFT).and_then(|left| left.parse::<u64>().ok());
+        let tokens = self.settings.limits.tokens.into_iter().chain(above).min();
+        let limits = Limits { tokens, ..self.settings.limits };
+        Ok(Start { run, form, tools, metadata, limits, ..Start::default() })
     }
 
     /// Goes on until the model has answered, and returns its text.
-    async fn turns(&self, context: &Context, agent: &mut Agent, arguments: Value) -> Result<String, ToolError> {
-        let values = Values { arguments: &arguments, context: self.context(context)? };
-        let (instruction, input) = (self.instruction(&values)?, self.input(&values)?);
+    async fn turns(
+        &self,
+        context: &Context,
+        agent: &mut Agent,
+        (instruction, input): (&str, &str),
+    ) -> Result<String, ToolError> {
         let mut before = "";
         // The output of an attempt replaces that of the one before.
         for text in agent.texts().filter(|text| !text.is_empty()) {
@@ -105,7 +115,7 @@ impl AgentTool {
             self.report(context, agent).await?;
             let Some(messages) = agent.next().await.map_err(failed)? else { break };
             let tools = agent.definitions();
-            let request = Request { instruction: &instruction, input: &input, messages: &messages, tools };
+            let request = Request { instruction, input, messages: &messages, tools };
             let said = self.model.ask(context, &request, before).await?;
             if !client::agent::text_of(&said.message).is_empty() {
                 before = BETWEEN;
@@ -113,7 +123,7 @@ impl AgentTool {
             agent.store(said).await.map_err(failed)?;
         }
         match agent.text() {
-            text if text.trim().is_empty() => Err(ToolError::new("the model's last message has no text")),
+            text if text.trim().is_empty() => Err(ToolError::new("the model's answer has no text")),
             text => Ok(text),
         }
     }

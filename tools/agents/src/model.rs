@@ -142,18 +142,25 @@ impl Model {
         Ok(said)
     }
 
+    /// The messages before those of the model.
+    pub(crate) fn opening(&self, instruction: &str, input: &str) -> Result<Vec<Box<Message>>, ToolError> {
+        let mut opening = Vec::with_capacity(2);
+        // Elsewhere it is no message.
+        if self.api == Api::OpenAi && !instruction.is_empty() {
+            opening.push(json!({ "role": "system", "content": instruction }));
+        }
+        opening.push(json!({ "role": "user", "content": input }));
+        Ok(opening.iter().map(serde_json::value::to_raw_value).collect::<Result<_, _>>()?)
+    }
+
     fn body(&self, request: &Request<'_>) -> Result<Map<String, Value>, ToolError> {
         let Request { instruction, input, messages, tools } = request;
         let mut body = self.parameters.clone();
-        let mut all = Vec::with_capacity(messages.len() + 2);
-        if !instruction.is_empty() {
-            match self.api {
-                Api::OpenAi => all.push(json!({ "role": "system", "content": instruction })),
-                Api::Anthropic => drop(body.insert("system".to_owned(), json!(instruction))),
-            }
+        let mut all: Vec<Value> = Vec::with_capacity(messages.len() + 2);
+        if self.api == Api::Anthropic && !instruction.is_empty() {
+            body.insert("system".to_owned(), json!(instruction));
         }
-        all.push(json!({ "role": "user", "content": input }));
-        for message in *messages {
+        for message in self.opening(instruction, input)?.iter().chain(*messages) {
             all.push(serde_json::from_str(message.get())?);
         }
         body.insert("model".to_owned(), json!(self.name));

@@ -7,6 +7,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use client::agent::TOKENS_LEFT;
 use client::v1::{self, run_event::Event};
 use client::{Client, Code, Connection, Error, Reason, Status, Transcript, Watch};
 use serde_json::{Value, json};
@@ -171,8 +172,8 @@ impl Fleet {
     }
 }
 
-/// Metadata of calls that a call makes: its run and id, how deep they are below a run that a client made, and below
-/// which tools.
+/// Metadata of calls that a call makes: its run and id, how deep they are below a run that a client made, below which
+/// tools, and how many tokens of models an agent above leaves to all of them together.
 ///
 /// # Errors
 /// They would be too deep.
@@ -189,7 +190,17 @@ pub fn below(context: &Context) -> Result<BTreeMap<String, String>, ToolError> {
     }
     let (run, call) = (context.run_id().to_string(), context.call_id().to_string());
     let metadata = [(PARENT_RUN, run), (PARENT_CALL, call), (DEPTH, (depth + 1).to_string()), (PATH, path)];
-    Ok(metadata.map(|(key, value)| (key.to_owned(), value)).into())
+    let left = context.metadata().get(TOKENS_LEFT).map(|left| (TOKENS_LEFT, left.clone()));
+    Ok(metadata.into_iter().chain(left).map(|(key, value)| (key.to_owned(), value)).collect())
+}
+
+/// The metadata of each of several calls: they share the tokens that are left.
+fn shared(mut metadata: BTreeMap<String, String>, calls: usize) -> BTreeMap<String, String> {
+    if let Some(left) = metadata.get_mut(TOKENS_LEFT) {
+        let calls = u64::try_from(calls.max(1)).unwrap_or(u64::MAX);
+        *left = (left.parse().unwrap_or(0_u64) / calls).to_string();
+    }
+    metadata
 }
 
 /// The same for every attempt of the call, because another request under the same id would be refused.
@@ -207,6 +218,7 @@ async fn request(
         u64::try_from(seconds).ok().map(Duration::from_secs)
     });
     let timeout = lasts.map_or(timeout, |lasts| lasts.min(timeout)).max(Duration::from_secs(1));
+    let metadata = shared(metadata, members.len());
     let calls = members.iter().enumerate().map(|(index, member)| v1::NewCall {
         call_id: format!("m{index}"),
         tool: member.tool.clone(),

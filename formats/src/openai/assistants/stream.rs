@@ -1,5 +1,7 @@
 //! Folds a run's ordered output into the streams of an Assistants run. A stream ends each time the run requires action.
 
+use std::collections::HashSet;
+
 use crate::turns::Answer;
 use proto::names::PARTIAL_IMAGE;
 use proto::v1::run_event::Event as Told;
@@ -63,6 +65,10 @@ pub struct Stream {
     tool_resources: Value,
     /// Ends of questions, with their times, that wait until no other step is told.
     waiting: Vec<(v1::CallEnded, i64)>,
+    /// Calls of hidden tools that have not ended.
+    unseen: HashSet<String>,
+    /// The last reported status of the run is that it requires action. Only a change of the status is reported.
+    requires_action: bool,
 }
 
 /// A call as a step. The SDKs support only one step in progress at a time, so a step is emitted while its call has the
@@ -111,6 +117,8 @@ impl Stream {
             is_direct: false,
             tool_resources: Value::Null,
             waiting: Vec::new(),
+            unseen: HashSet::new(),
+            requires_action: false,
         }
     }
 
@@ -183,7 +191,43 @@ impl Stream {
         if !is_told {
             self.tell(told, run, at);
         }
+        self.perhaps_end_part(told);
         std::mem::take(&mut self.events)
+    }
+
+    /// Ends the part that an event has begun if nothing goes on: the status of the run did not change, so it is not
+    /// reported again. A client answers all of its calls together, so after an answer the part goes on while one of
+    /// them waits.
+    fn perhaps_end_part(&mut self, told: &Told) {
+        let may_end = match told {
+            Told::CallEnded(ended) => {
+                self.unseen.remove(&ended.call_id);
+                self.calls.all.iter().all(|call| call.stage != Stage::WaitingForClient)
+            }
+            Told::CallWaiting(_) | Told::CallAwaitingApproval(_) => true,
+            Told::RunStatusChanged(changed) => {
+                self.requires_action = changed.status() == v1::RunStatus::RequiresAction;
+                return;
+            }
+            _ => return,
+        };
+        if may_end && self.requires_action && self.is_begun && self.all_wait() {
+            self.end_part("requires_action", "thread.run.requires_action");
+        }
+    }
+
+    /// Whether there are calls that have not ended, and all of these wait for the client or for approval.
+    fn all_wait(&self) -> bool {
+        let mut open = self.calls.all.iter().filter(|call| call.stage != Stage::Ended).peekable();
+        let asks = |asker: &Call| {
+            self.calls.all.iter().any(|call| call.stage == Stage::WaitingForClient && call.asked_by == asker.id)
+        };
+        let waits = |call: &Call| match call.stage {
+            Stage::AwaitingApproval | Stage::WaitingForClient => true,
+            Stage::Accepted => asks(call),
+            Stage::Ended => false,
+        };
+        self.unseen.is_empty() && open.peek().is_some() && open.all(waits)
     }
 
     fn tell(&mut self, told: &Told, run: &Run, at: i64) {
@@ -281,6 +325,8 @@ impl Stream {
 
     fn accept(&mut self, opened: &[v1::OpenedCall], run: &Run, at: i64) {
         self.calls.accept(opened, run);
+        let unseen = opened.iter().filter(|call| self.calls.find(&call.call_id).is_none());
+        self.unseen.extend(unseen.map(|call| call.call_id.clone()));
         let specs = self.calls.all.iter().filter_map(|call| Some(&**run.find(&call.id.parse().ok()?)?.spec()));
         self.tool_resources = resources::of_calls(specs);
         let blank = || Step {
@@ -424,7 +470,7 @@ impl Stream {
     }
 
     fn say_run(&mut self, kind: &'static str) {
-        let run = self.run();
+        let run = self.run_as(self.status);
         self.say(kind, run);
     }
 
@@ -436,9 +482,13 @@ impl Stream {
         self.say("thread.run.step.delta", delta);
     }
 
-    /// The run in its current state.
+    /// The run in its current state. It requires action also if a part has begun in which nothing goes on.
     #[must_use]
     pub fn run(&self) -> Value {
+        self.run_as(if self.is_begun && self.all_wait() { "requires_action" } else { self.status })
+    }
+
+    fn run_as(&self, status: &str) -> Value {
         let waits = |call: &&Call| call.stage == Stage::WaitingForClient && call.place == Place::Client;
         let tool_calls: Vec<Value> = self
             .calls
@@ -458,16 +508,16 @@ impl Stream {
             .map(|call| call.id.as_str())
             .collect();
         let required = json!({ "type": "submit_tool_outputs", "submit_tool_outputs": { "tool_calls": tool_calls } });
-        let at = |status: &str| if self.status == status { self.ended_at.into() } else { Value::Null };
+        let at = |end: &str| if status == end { self.ended_at.into() } else { Value::Null };
         json!({
             "id": self.of.to_string(),
             "object": "thread.run",
             "created_at": self.created_at,
             "thread_id": self.thread,
             "assistant_id": NAME,
-            "status": self.status,
-            "required_action": if self.status == "requires_action" { required } else { Value::Null },
-            "last_error": if self.status == "failed" { self.last_error.clone() } else { Value::Null },
+            "status": status,
+            "required_action": if status == "requires_action" { required } else { Value::Null },
+            "last_error": if status == "failed" { self.last_error.clone() } else { Value::Null },
             "expires_at": if self.ended_at.is_none() { self.expires_at.into() } else { Value::Null },
             "started_at": self.started_at,
             "cancelled_at": at("cancelled"),
@@ -488,6 +538,7 @@ impl Stream {
             "toolyard": {
                 "awaiting_approval": approvals,
                 "tool_resources": self.tool_resources,
+                "file_ids": resources::ids(&self.tool_resources),
                 "finish_reason": if self.is_direct { "returnDirect".into() } else { Value::Null },
             },
         })

@@ -9,6 +9,9 @@
 For tools that need an approval the SDK asks: the result has ``interruptions``, and the agent goes on after
 ``state.approve(...)`` or ``state.reject(...)``. Such a call is executed once it is approved, as a run of its own; the
 other calls of the response do not wait for it. Without the hooks every call is a run of its own.
+
+Exclusive calls run one after another within their run only. So a call that was approved may overlap with exclusive
+calls of the same response, and without the hooks all of them may.
 """
 
 from __future__ import annotations

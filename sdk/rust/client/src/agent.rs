@@ -24,27 +24,33 @@
 //! # }
 //! ```
 
+mod error;
+mod stored;
 mod template;
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
 use formats::heard::Heard;
 use formats::tools::{Exported, export};
-use formats::turns::{Answer, Arguments, Turn};
+use formats::turns::{Answer, Arguments, Turn, conversation_of};
 use proto::Reason;
+use proto::conversation::TOOL_CALL_CONVERSATION;
 use proto::v1;
-use serde::{Deserialize, Serialize};
-use serde_json::Value;
+use serde_json::{Value, json};
 use tonic::Status;
 
 pub use formats::tools::Format;
 pub use formats::turns::{Error as TurnError, Form};
 pub use serde_json::value::RawValue as Message;
 
+pub use self::error::AgentError;
+use self::stored::{Record, Stored, tokens_of};
 pub use self::template::{Template, TemplateError, with_output_schema};
 
 use crate::client::Client;
 use crate::error::{Error, metadata, reason};
+use crate::inlining::Inlining;
+use crate::nested::named_run;
 use crate::watch::Watch;
 
 /// The tool whose calls are the stored messages. The loop itself answers them; no tool of a worker is needed.
@@ -56,7 +62,12 @@ pub const CALLS_MAX: u32 = 128;
 /// Bytes of a stored message: as many as the arguments of a call may have.
 pub const MESSAGE_BYTES_MAX: usize = 256 * 1024;
 /// Room for what is stored beside the message.
-const BESIDE_BYTES: usize = 64;
+const BESIDE_BYTES: usize = 96;
+/// The metadata key of a call with the tokens that a loop below it may use.
+pub const TOKENS_LEFT: &str = "toolyard.tokens_left";
+/// Bytes of the messages that tools are given as the conversation; half of what a request may have, because they are
+/// written in another form there. Older messages are left out.
+const CONVERSATION_BYTES: usize = 2 * 1024 * 1024;
 /// The answer of a call that has none, because models require one of each call.
 const DANGLING: &str = "this call was cancelled: it has no result";
 
@@ -73,6 +84,9 @@ pub struct Start {
     pub metadata: BTreeMap<String, String>,
     /// When the loop is ended.
     pub limits: Limits,
+    /// The messages that the model is given before its own, in its form. Tools that declare the context key
+    /// `TOOL_CALL_CONVERSATION` receive them, and the messages of the loop after them.
+    pub opening: Vec<Box<Message>>,
 }
 
 impl Default for Start {
@@ -83,6 +97,7 @@ impl Default for Start {
             tools: Vec::new(),
             metadata: BTreeMap::new(),
             limits: Limits::default(),
+            opening: Vec::new(),
         }
     }
 }
@@ -94,7 +109,8 @@ pub struct Limits {
     pub turns: u32,
     /// Calls that are executed. The model is told that further ones are not.
     pub calls: u32,
-    /// Tokens of all requests to the model, as the model counts them; `None` for no limit.
+    /// Tokens of all requests to the model, as the model counts them, and of those of the loops that its calls make;
+    /// `None` for no limit.
     pub tokens: Option<u64>,
 }
 
@@ -118,89 +134,20 @@ pub struct Said {
     pub tokens: u64,
 }
 
-/// Why a loop cannot go on.
-#[derive(Debug, thiserror::Error)]
-pub enum AgentError {
-    /// A request to the coordinator failed.
-    #[error(transparent)]
-    Request(#[from] Error),
-    /// The model's message is not of the form.
-    #[error("the model's message cannot be read: {0}")]
-    Turn(#[from] TurnError),
-    /// The message cannot be stored.
-    #[error("the model's message has {bytes} bytes, at most {MESSAGE_BYTES_MAX} are stored")]
-    TooLong {
-        /// Its bytes.
-        bytes: usize,
-    },
-    /// The model was asked as often as it may be.
-    #[error("it stopped after {turns} turns without an answer, which is its limit")]
-    Turns {
-        /// The limit.
-        turns: u32,
-    },
-    /// The tokens are used up.
-    #[error("it used {used} tokens, its limit is {limit}")]
-    Tokens {
-        /// Tokens so far.
-        used: u64,
-        /// The limit.
-        limit: u64,
-    },
-    /// The limits are more than a run has room for.
-    #[error("{turns} turns and {calls} calls are more than the {CALLS_MAX} that a run has room for")]
-    Limits {
-        /// The turns.
-        turns: u32,
-        /// The calls.
-        calls: u32,
-    },
-    /// A tool that the model may call is not there.
-    #[error("the tool {0:?} cannot be offered to the model: {1}")]
-    Tool(String, #[source] Error),
-    /// The run ended, for example because it was cancelled or is overdue.
-    #[error("the run {0} of the loop has ended")]
-    Ended(String),
-    /// The run has something else in it.
-    #[error("the run {run_id} is no loop of an agent: {why}")]
-    Foreign {
-        /// The run.
-        run_id: String,
-        /// What does not fit.
-        why: String,
-    },
-}
-
-/// A stored message, as the arguments of its call.
-#[derive(Serialize, Deserialize)]
-struct Record {
-    message: Box<Message>,
-    tokens: u64,
-}
-
-/// A message of the model that is stored, and its calls.
-#[derive(Debug)]
-struct Stored {
-    said: Said,
-    turn: Turn,
-    /// The ids in the run of the calls that are executed, by the model's ids.
-    calls: HashMap<String, String>,
-    /// Why the others are not executed.
-    refused: HashMap<String, String>,
-}
-
-impl Stored {
-    /// Corrects what is executed by the calls that the run has: tools and limits may have changed since.
-    fn correct(&mut self, number: usize, ids: &HashSet<&str>) {
-        for (index, call) in self.turn.calls.iter().enumerate() {
-            let id = format!("{}.{index}", turn_id(number));
-            if ids.contains(id.as_str()) {
-                self.refused.remove(&call.id);
-                self.calls.insert(call.id.clone(), id);
-            } else if self.calls.remove(&call.id).is_some() {
-                self.refused.insert(call.id.clone(), "it was not executed".to_owned());
-            }
-        }
+impl Said {
+    /// A message that says why the model has none, for a loop that is to end with it instead of an error: store it, and
+    /// it is the answer, `Exception: ` and the reason. `None` for MCP, which has no messages of models.
+    #[must_use]
+    pub fn exception(form: Form, why: impl std::fmt::Display) -> Option<Self> {
+        let text = format!("Exception: {why}");
+        let message = match form {
+            Form::Chat | Form::Anthropic => json!({ "role": "assistant", "content": text }),
+            Form::Responses => json!([{ "type": "message", "role": "assistant",
+                "content": [{ "type": "output_text", "text": text, "annotations": [] }] }]),
+            Form::Gemini => json!({ "role": "model", "parts": [{ "text": text }] }),
+            Form::Mcp => return None,
+        };
+        Some(Self { message: Message::from_string(message.to_string()).ok()?, tokens: 0 })
     }
 }
 
@@ -218,6 +165,14 @@ pub struct Agent {
     turns: Vec<Stored>,
     /// Calls that are executed.
     executed: u32,
+    opening: Vec<Box<Message>>,
+    /// The tools that receive the conversation.
+    listeners: HashSet<String>,
+    inlining: Inlining,
+    /// The runs that calls made, by the ids of the calls.
+    made: HashMap<String, String>,
+    /// Tokens of the runs that the calls of the last message made; `None` until they are counted.
+    below: Option<u64>,
 }
 
 impl Agent {
@@ -226,19 +181,33 @@ impl Agent {
     /// # Errors
     /// If the limits or a tool cannot be used, or the coordinator refuses the run.
     pub async fn open(client: &Client, start: Start) -> Result<Self, AgentError> {
-        let Start { run, form, tools, metadata, limits } = start;
+        let Start { run, form, tools, metadata, limits, opening } = start;
         let Limits { turns, calls, .. } = limits;
         if turns == 0 || turns.saturating_add(calls) > CALLS_MAX {
             return Err(AgentError::Limits { turns, calls });
         }
-        let tools = offered(client, &tools, form).await?;
+        let (tools, listeners) = offered(client, &tools, form).await?;
         // Without a name in the list, all tools could be called.
         let names = tools.iter().map(|tool| tool.tool.clone()).chain([TURN_TOOL.to_owned()]);
         let request = v1::CreateRunRequest { calls: Vec::new(), keep_open: true, tools: names.collect(), ..run };
         let (run_id, watch) = opened(client, request).await?;
-        let (client, heard) = (client.clone(), Heard::default());
-        let mut agent =
-            Self { client, run_id, watch, heard, tools, form, metadata, limits, turns: Vec::new(), executed: 0 };
+        let mut agent = Self {
+            client: client.clone(),
+            run_id,
+            watch,
+            heard: Heard::default(),
+            tools,
+            form,
+            metadata,
+            limits,
+            turns: Vec::new(),
+            executed: 0,
+            opening,
+            listeners,
+            inlining: Inlining::default(),
+            made: HashMap::new(),
+            below: None,
+        };
         agent.read().await?;
         Ok(agent)
     }
@@ -261,14 +230,16 @@ impl Agent {
         self.turns.len()
     }
 
-    /// Tokens so far.
+    /// Tokens so far. With a limit, those of the loops that calls made are among them.
     #[must_use]
     pub fn tokens(&self) -> u64 {
-        self.turns.iter().map(|turn| turn.said.tokens).sum()
+        let own: u64 = self.turns.iter().map(|turn| turn.said.tokens.saturating_add(turn.below)).sum();
+        own.saturating_add(self.below.unwrap_or_default())
     }
 
-    /// Waits until the calls of the messages have ended. Then these are the messages for the model; `None` if its
-    /// last message has no calls, so that it is the answer. Cancel safe.
+    /// Waits until the calls of the messages have ended. Then these are the messages for the model; `None` if there is
+    /// an [answer](Self::text): its last message has no calls, or the tools of all of its calls return directly.
+    /// Cancel safe.
     ///
     /// # Errors
     /// If a limit is reached, or the run ends.
@@ -276,9 +247,9 @@ impl Agent {
         if self.turns.last().is_some_and(|last| last.turn.calls.is_empty()) {
             return Ok(None);
         }
-        while !self.is_settled() {
-            let events = self.watch.next().await?.ok_or_else(|| AgentError::Ended(self.run_id.clone()))?;
-            events.iter().for_each(|event| self.heard.take(event));
+        self.settle().await?;
+        if self.turns.last().is_some_and(|last| last.direct(&self.heard).is_some()) {
+            return Ok(None);
         }
         let (turns, used) = (self.turns.len(), self.tokens());
         if usize::try_from(self.limits.turns).is_ok_and(|max| turns >= max) {
@@ -288,6 +259,27 @@ impl Agent {
             Some(limit) if used >= limit => Err(AgentError::Tokens { used, limit }),
             Some(_) | None => Ok(Some(self.messages())),
         }
+    }
+
+    /// Waits until all calls have ended, and reads what the messages have of their results.
+    async fn settle(&mut self) -> Result<(), AgentError> {
+        while !self.is_settled() {
+            let events = self.watch.next().await?.ok_or_else(|| AgentError::Ended(self.run_id.clone()))?;
+            events.iter().for_each(|event| self.heard.take(event));
+            let made = events.iter().filter_map(named_run);
+            self.made.extend(made.map(|(call, run)| (call.to_owned(), run.to_owned())));
+            self.inlining.note(&events);
+        }
+        self.inlining.read(&self.client, &mut self.heard).await?;
+        let Some(last) = self.turns.last().filter(|_| self.limits.tokens.is_some() && self.below.is_none()) else {
+            return Ok(());
+        };
+        let mut below = 0_u64;
+        for run_id in last.executed().filter_map(|call| self.made.get(call)) {
+            below = below.saturating_add(tokens_of(&self.client, run_id).await?);
+        }
+        self.below = Some(below);
+        Ok(())
     }
 
     /// The messages of the model with the answers of their calls, in order. A call without an answer has one that says
@@ -315,9 +307,10 @@ impl Agent {
     /// If the message cannot be read or stored.
     pub async fn store(&mut self, said: Said) -> Result<(), AgentError> {
         let number = self.turns.len() + 1;
-        let (stored, calls) = self.planned(number, said)?;
+        let (stored, calls) = self.planned(number, said, self.below.unwrap_or_default())?;
         let request = v1::AppendCallsRequest {
             run_id: self.run_id.clone(),
+            conversation: self.conversation(&stored, &calls)?,
             calls,
             request_tools: vec![turn_tool()],
             ..v1::AppendCallsRequest::default()
@@ -348,10 +341,16 @@ impl Agent {
         Ok(self.client.close(&self.run_id).await.map(drop)?)
     }
 
-    /// The text of the last message; empty if it has none.
+    /// The answer: the text of the last message, empty if it has none. If the tools of all of its calls return
+    /// directly, their results: that of one call as it is, those of several as a JSON array of texts.
     #[must_use]
     pub fn text(&self) -> String {
-        self.turns.last().map(|last| text_of(&last.said.message)).unwrap_or_default()
+        let Some(last) = self.turns.last() else { return String::new() };
+        match last.direct(&self.heard).as_deref() {
+            None => text_of(&last.said.message),
+            Some([result]) => result.text(),
+            Some(results) => results.iter().map(|result| Value::from(result.text())).collect::<Value>().to_string(),
+        }
     }
 
     /// The texts of all messages of the model, in order.
@@ -373,15 +372,15 @@ impl Agent {
             }
             let record: Record =
                 serde_json::from_str(&call.arguments).map_err(|error| foreign(format!("{}: {error}", call.call_id)))?;
-            read.push(Said { message: record.message, tokens: record.tokens });
+            read.push(record);
             if call.outcome.is_none() {
                 waiting.push(number);
             }
         }
         let ids: HashSet<&str> = run.calls.iter().map(|call| call.call_id.as_str()).collect();
-        for said in read {
+        for Record { message, tokens, below } in read {
             let number = self.turns.len() + 1;
-            let (mut stored, _) = self.planned(number, said)?;
+            let (mut stored, _) = self.planned(number, Said { message, tokens }, below)?;
             stored.correct(number, &ids);
             self.take(stored);
         }
@@ -393,17 +392,47 @@ impl Agent {
 
     fn take(&mut self, stored: Stored) {
         self.executed += u32::try_from(stored.calls.len()).unwrap_or(u32::MAX);
+        self.below = None;
         self.turns.push(stored);
     }
 
+    /// The messages before a message's calls, for tools that receive them.
+    fn conversation(&self, stored: &Stored, calls: &[v1::NewCall]) -> Result<Vec<v1::ConversationMessage>, AgentError> {
+        if !calls.iter().any(|call| self.listeners.contains(&call.tool)) {
+            return Ok(Vec::new());
+        }
+        let own = self.messages();
+        let all: Vec<&Message> =
+            self.opening.iter().chain(&own).chain([&stored.said.message]).map(|it| &**it).collect();
+        let mut bytes = 0;
+        let newest = all.iter().rev().take_while(|message| {
+            bytes += message.get().len();
+            bytes <= CONVERSATION_BYTES
+        });
+        let from = all.len() - newest.count();
+        // A message of Responses is a list of items.
+        let items = |message: &&&Message| {
+            let list = message.get().trim().strip_prefix('[').and_then(|rest| rest.strip_suffix(']'));
+            list.unwrap_or(message.get()).trim().to_owned()
+        };
+        let texts: Vec<String> = all[from..].iter().map(|it| items(&it)).filter(|text| !text.is_empty()).collect();
+        Ok(conversation_of(&format!("[{}]", texts.join(",")), self.form)?)
+    }
+
+    /// Tokens that each of these calls may use; `None` without a limit.
+    fn tokens_left(&self, spent: u64, calls: usize) -> Option<u64> {
+        let left = self.limits.tokens?.saturating_sub(spent);
+        u64::try_from(calls).ok().and_then(|calls| left.checked_div(calls))
+    }
+
     /// A message, and the calls to append for it. The same for the same messages before it.
-    fn planned(&self, number: usize, said: Said) -> Result<(Stored, Vec<v1::NewCall>), AgentError> {
+    fn planned(&self, number: usize, said: Said, below: u64) -> Result<(Stored, Vec<v1::NewCall>), AgentError> {
         let bytes = said.message.get().len();
         if bytes > MESSAGE_BYTES_MAX - BESIDE_BYTES {
             return Err(AgentError::TooLong { bytes });
         }
         let turn = Turn::parse(said.message.get().as_bytes(), Some(self.form))?;
-        let record = Record { message: said.message.clone(), tokens: said.tokens };
+        let record = Record { message: said.message.clone(), tokens: said.tokens, below };
         let arguments = serde_json::to_string(&record)
             .map_err(|error| AgentError::Foreign { run_id: self.run_id.clone(), why: error.to_string() })?;
         let (id, tool) = (turn_id(number), TURN_TOOL.to_owned());
@@ -439,7 +468,14 @@ impl Agent {
                 }
             }
         }
-        Ok((Stored { said, turn, calls: ids, refused }, calls))
+        let before: u64 = self.turns.iter().map(|turn| turn.said.tokens.saturating_add(turn.below)).sum();
+        let spent = before.saturating_add(said.tokens).saturating_add(below);
+        if let Some(left) = self.tokens_left(spent, ids.len()) {
+            for call in &mut calls[1..] {
+                call.metadata.insert(TOKENS_LEFT.to_owned(), left.to_string());
+            }
+        }
+        Ok((Stored { said, below, turn, calls: ids, refused }, calls))
     }
 
     /// Answers the call that is a stored message.
@@ -471,13 +507,19 @@ impl Agent {
     }
 }
 
-/// The definitions of tools for a model.
-async fn offered(client: &Client, names: &[String], form: Form) -> Result<Vec<Exported>, AgentError> {
+/// The definitions of tools for a model, and the names of those that receive the conversation.
+async fn offered(
+    client: &Client,
+    names: &[String],
+    form: Form,
+) -> Result<(Vec<Exported>, HashSet<String>), AgentError> {
     let mut tools = Vec::with_capacity(names.len());
     for name in names {
         tools.push(client.tool(name).await.map_err(|error| AgentError::Tool(name.clone(), error))?);
     }
-    Ok(export(&tools, form.definitions()))
+    let listens = |tool: &&v1::Tool| tool.context_keys.iter().any(|key| key == TOOL_CALL_CONVERSATION);
+    let listeners = tools.iter().filter(listens).map(|tool| tool.name.clone()).collect();
+    Ok((export(&tools, form.definitions()), listeners))
 }
 
 /// The run of a request, new or old, and its events from the first one.
@@ -519,13 +561,21 @@ fn turn_tool() -> v1::RequestTool {
     v1::RequestTool { name: TURN_TOOL.to_owned(), format: Some(format) }
 }
 
-/// The text of an assistant message of Chat Completions or Messages; empty if it has none.
+/// The text of an assistant message; empty if it has none.
 #[must_use]
 pub fn text_of(message: &Message) -> String {
     let message: Value = serde_json::from_str(message.get()).unwrap_or_default();
-    match &message["content"] {
-        Value::String(text) => text.clone(),
-        Value::Array(parts) => parts.iter().filter_map(|part| part["text"].as_str()).collect(),
+    // The items of Responses, or one message of another API.
+    let messages = message.as_array().map_or(std::slice::from_ref(&message), Vec::as_slice);
+    messages.iter().map(text_of_one).collect()
+}
+
+fn text_of_one(message: &Value) -> String {
+    match (&message["content"], &message["parts"]) {
+        (Value::String(text), _) => text.clone(),
+        (Value::Array(parts), _) | (_, Value::Array(parts)) => {
+            parts.iter().filter_map(|part| part["text"].as_str()).collect()
+        }
         _ => String::new(),
     }
 }

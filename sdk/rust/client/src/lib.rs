@@ -45,6 +45,7 @@ mod call_stream;
 mod client;
 mod connection;
 mod error;
+mod inlining;
 mod messages;
 mod nested;
 mod objects;

@@ -2,13 +2,14 @@
 
 use std::collections::HashMap;
 
-use formats::heard::{ALL_INLINED_BYTES_MAX, Heard, INLINED_BYTES_MAX, inlined};
+use formats::heard::Heard;
 use formats::turns::{self, Answer};
 use proto::v1;
 use serde_json::value::RawValue;
 
 use crate::client::{Client, passes};
 use crate::error::Error;
+use crate::inlining::Inlining;
 use crate::watch::{Floor, Watch};
 
 pub use formats::turns::{Call, Error as UnreadableTurn, Form, Reason as PassedOver, SkippedItem};
@@ -38,11 +39,9 @@ pub struct Turn {
     refused: HashMap<String, String>,
     heard: Heard,
     running: Option<(Client, Watch)>,
-    /// How many bytes the messages may still have inline.
-    room_bytes: u64,
     /// Events that were read and not given out, because stored parts of their results are being read.
     fetched: Option<Vec<v1::RunEvent>>,
-    stored: Vec<v1::Object>,
+    inlining: Inlining,
 }
 
 /// Why a turn is not executed.
@@ -70,9 +69,8 @@ impl Turn {
             refused: HashMap::new(),
             heard: Heard::default(),
             running: None,
-            room_bytes: ALL_INLINED_BYTES_MAX,
             fetched: None,
-            stored: Vec::new(),
+            inlining: Inlining::default(),
         };
         for call in &read.turn.calls {
             if let Err(why) = call.to_execute(&read.options.request_tools) {
@@ -142,12 +140,11 @@ impl Turn {
         if self.fetched.is_none() {
             let Some(events) = self.fetch().await? else { return Ok(None) };
             events.iter().for_each(|event| self.heard.take(event));
-            self.stored.extend(events.iter().flat_map(inlined).cloned());
+            self.inlining.note(&events);
             self.fetched = Some(events);
         }
-        while let Some(object) = self.stored.last().cloned() {
-            self.inline(object).await?;
-            self.stored.pop();
+        if let Some((client, _)) = &self.running {
+            self.inlining.read(client, &mut self.heard).await?;
         }
         Ok(self.fetched.take())
     }
@@ -185,27 +182,6 @@ impl Turn {
     #[must_use]
     pub fn refusal(&self, call_id: &str) -> Option<&str> {
         self.refused.get(call_id).map(String::as_str)
-    }
-
-    /// Reads a stored image or document, so that the messages have it inline. One that is gone, or that the caller may
-    /// not read, stays a reference.
-    async fn inline(&mut self, object: v1::Object) -> Result<(), Error> {
-        let Some((client, _)) = self.running.as_ref().filter(|_| object.size_bytes <= INLINED_BYTES_MAX) else {
-            return Ok(());
-        };
-        let Some(left) = self.room_bytes.checked_sub(object.size_bytes) else { return Ok(()) };
-        let mut bytes = Vec::new();
-        let mut reader = match client.read_object(&object.object_id).await {
-            Ok(reader) => reader,
-            Err(Error::Refused(_)) => return Ok(()),
-            Err(error) => return Err(error),
-        };
-        while let Some(piece) = reader.next().await? {
-            bytes.extend_from_slice(&piece);
-        }
-        self.room_bytes = left;
-        self.heard.keep(object.object_id, bytes.into());
-        Ok(())
     }
 }
 

@@ -63,8 +63,10 @@ pub(super) fn run_request() -> Value {
                 for them: SDKs send them in `extra_body`." }),
             "stream": may_be_null(flag("Whether the answer is a stream of events.")),
             "tools": json!({ "type": ["array", "null"], "items": named("OpenAITool") }),
-            "tool_resources": json!({ "type": ["object", "null"], "description": "Files for the tools, by tool: \
-                `file_ids` has ids of objects. `_all` has those of every tool." }),
+            "tool_resources": json!({ "type": ["object", "array", "null"], "description": "Files for the tools, by \
+                tool: `file_ids` has ids of objects. `_all` has those of every tool, and so has a list of ids. \
+                `functions` is a list of objects with `name` and `file_ids`. The files of `vector_stores` are files \
+                of their tool." }),
             "parallel_tool_calls": may_be_null(flag("false: the calls run one after another.")),
             "metadata": metadata(),
             "toolyard": options(),
@@ -119,6 +121,7 @@ pub(super) fn run() -> Value {
                     another API.")),
                 "tool_resources": json!({ "type": ["object", "null"], "description": "The files that its calls may \
                     open, by tool." }),
+                "file_ids": list(text("The id of a file that one of its calls may open.")),
                 "finish_reason": may_be_null(text("`returnDirect` if the messages are the answer.")),
             })),
         }),

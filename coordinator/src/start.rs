@@ -28,12 +28,13 @@ use crate::nats::requests::Requests;
 use crate::nats::scan::Log;
 use crate::nats::setup::LogOptions;
 use crate::nats::signals::Signals;
+use crate::objects::Results;
 use crate::objects::uploads::Uploads;
 use crate::owner::OwnerHandle;
 use crate::quotas::Quotas;
 use crate::schedules::{ScheduleTask, Schedules};
 use crate::shards::Owned;
-use crate::{Coordinator, DRAIN, Error, api, index, monitor, nats, notifications, owner, runs};
+use crate::{Coordinator, DRAIN, Error, api, history_writer, index, monitor, nats, notifications, owner, runs};
 
 /// Capacity of the channel of shards that were saved: more than can be in progress.
 const WRITTEN_MAX: usize = 4 * proto::names::SHARDS as usize;
@@ -138,6 +139,12 @@ impl Shared {
         tasks.spawn(|end| index_task.keep(end));
         let files = nats::files::FileRequests::new(&self.broker);
         tasks.spawn(|end| owner::files::serve(files, self.objects.clone(), handle.clone(), self.owned.clone(), end));
+        if let Some(history) = self.journal.history().cloned() {
+            let (journal, owner, owned) = (self.journal.clone(), handle.clone(), self.owned.clone());
+            let results = Results { objects: self.objects.clone(), history: Some(history.clone()) };
+            let writer = history_writer::HistoryWriter { history, journal, results, owner, owned };
+            tasks.spawn(|end| writer.keep(end));
+        }
         let records = nats::records::Records::of(&self.broker);
         tasks.spawn(|end| owner::records::serve(records, handle.clone(), self.owned.clone(), end));
         handle
@@ -164,6 +171,7 @@ impl Shared {
             letters,
             hook_notices: self.hook_notices.clone(),
             objects: self.objects.clone(),
+            history: self.journal.history().cloned(),
             log: self.log.clone(),
         }
     }
@@ -191,6 +199,7 @@ impl Shared {
             snapshots: nats::snapshots::Snapshots::new(&self.broker),
             owned: self.owned.clone(),
             tail: log.tail,
+            has_history: self.journal.history().is_some(),
         };
         tasks.spawn(|end| retention.keep(end));
         let (told, stop) = (served.subscribe(), tasks.stop.clone());
@@ -272,7 +281,7 @@ impl Coordinator {
         stop: CancellationToken,
         ready: impl FnOnce() + Send,
     ) -> Result<(), Error> {
-        let Self { broker, objects, index, notices, log: log_options, address, .. } = self;
+        let Self { broker, objects, history, index, notices, log: log_options, address, .. } = self;
         let mut tasks = Tasks::new(stop.clone());
         let clock = nats::clock::begin(&broker).await?;
         tasks.spawn(|end| nats::clock::keep(clock, end));
@@ -287,7 +296,7 @@ impl Coordinator {
         let (callers, redis) = (files.callers, index.redis());
         let quotas = Quotas::new(callers.clone(), owned.clone(), (redis.is_some(), log_options.bytes_max));
         tasks.spawn(|end| quotas.clone().keep(redis, end));
-        let journal = Journal::new(&broker);
+        let journal = Journal::new(&broker).with_history(history);
         let hook_notices = tasks.start_hook_notices(&self.hooks, &registry);
         let shared = Shared {
             log: Log::new(&broker, journal.clone()),

@@ -6,13 +6,17 @@ mod append;
 mod erase;
 mod gone;
 mod pages;
+mod past;
 mod room;
+mod shard;
 mod tail;
 
 pub(crate) use self::pages::RunPages;
 use self::pages::all_of;
 use self::pages::{Batch, Stored};
+pub(crate) use self::past::Past;
 pub(crate) use self::room::{Bound, ROOM_PERCENT};
+pub(crate) use self::shard::Whole;
 pub(crate) use self::tail::LogNow;
 
 use std::collections::VecDeque;
@@ -27,6 +31,8 @@ use async_nats::jetstream::message::StreamMessage;
 use async_nats::jetstream::stream::{Config, Info, PeerInfo};
 use bytes::Bytes;
 use futures::StreamExt as _;
+use history::History;
+use proto::convert::history::HistoryMessage;
 use proto::convert::{InvalidMessage, log};
 use proto::names;
 use proto::subject::{self, Subject, SubjectKind};
@@ -83,6 +89,8 @@ pub(crate) struct Journal {
     parts: Arc<Parts>,
     /// Whether reads wait for their turn.
     takes_turns: bool,
+    /// Runs that have left the log.
+    history: Option<History>,
 }
 
 #[derive(Debug)]
@@ -166,12 +174,18 @@ pub(crate) struct Page {
     pub(crate) bytes: u64,
     /// Entries after the last page have left the log before they were read.
     pub(crate) is_cut: bool,
+    /// Its messages for the history, if they were asked for.
+    pub(crate) messages: Vec<HistoryMessage>,
 }
 
 impl Page {
     fn sequences(&self) -> impl Iterator<Item = u64> {
         let unread = self.unread.iter().map(|(_, sequence)| *sequence);
         self.entries.iter().map(|entry| entry.sequence).chain(unread)
+    }
+
+    pub(crate) fn apply_to(self, known: &mut Known) {
+        self.apply_through(u64::MAX, known);
     }
 
     /// Applies its entries up to `last`.
@@ -217,7 +231,7 @@ impl Journal {
             behind_until,
             last_mark: tokio::sync::Mutex::default(),
         };
-        Self { parts: Arc::new(parts), takes_turns: false }
+        Self { parts: Arc::new(parts), takes_turns: false, history: None }
     }
 
     /// The same log, read for a watcher: each read waits for its turn.
@@ -253,7 +267,8 @@ impl Journal {
         Ok(self.last_on(&subject::of_run(run)).await?.map_or(0, |last| last.sequence))
     }
 
-    /// The sequence of a call's last output; 0 if it has none. Read from the log's leader, so no replica's lag matters.
+    /// The sequence of the last entry on a subject, as a call's last output; 0 if it has none. Read from the log's
+    /// leader, so no replica's lag matters.
     pub(crate) async fn last_output(&self, subject: &Subject) -> Result<u64, ReadError> {
         Ok(self.last_on(&subject.to_string()).await?.map_or(0, |last| last.sequence))
     }
@@ -447,9 +462,9 @@ impl Journal {
             let message = StreamMessage::try_from(reply).map_err(|error| unavailable(&error))?;
             let at = millis(message.time.unix_timestamp_nanos());
             let bytes = counted_bytes(u32::try_from(message.payload.len()).unwrap_or(u32::MAX));
-            let what = decode(&message.subject, message.payload, message.sequence, at);
-            let (sequence, subject) = (message.sequence, message.subject.to_string());
-            batch.messages.push(Stored { sequence, subject, bytes, what });
+            let what = decode(&message.subject, message.payload.clone(), message.sequence, at);
+            let (sequence, subject, payload) = (message.sequence, message.subject.to_string(), message.payload);
+            batch.messages.push(Stored { sequence, subject, bytes, what, at, payload });
         }
     }
 }

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use owner::retention::{LogState, SETTLED_AFTER, Tail};
+use owner::retention::{Kept, Leaving, LogState, SETTLED_AFTER, Tail};
 use proto::convert::snapshot::Needs;
 use run::Shard;
 use tokio::sync::watch;
@@ -11,6 +11,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::journal::{Journal, LogNow, ReadError};
 use super::snapshots::Snapshots;
+use crate::metrics::COUNTS;
 use crate::shards::{Owned, every};
 
 /// How often it looks. A log that fills up in less than a minute needs more room, not more looks.
@@ -23,6 +24,8 @@ pub(crate) struct Retention {
     pub(crate) snapshots: Snapshots,
     pub(crate) owned: watch::Receiver<Owned>,
     pub(crate) tail: Tail,
+    /// Whether runs that have ended wait for the history.
+    pub(crate) has_history: bool,
 }
 
 impl Retention {
@@ -60,7 +63,7 @@ impl Retention {
         if !is_old && !self.tail.is_exceeded(log.bytes, log.messages) {
             return Ok(());
         }
-        let needed_from = self.needed_from(&log).await?;
+        let kept = self.kept(&log).await?;
         let state = LogState {
             first: log.first,
             last: log.last,
@@ -72,19 +75,29 @@ impl Retention {
             bytes: log.bytes,
             messages: log.messages,
         };
-        if let Some(from) = self.tail.keep_from(&state, needed_from) {
+        if let Some(Leaving { from, unwritten }) = self.tail.leaving(&state, kept) {
             self.journal.drop_before(from, &log).await?;
             tracing::debug!(first = log.first, from, last = log.last, "removed the oldest entries of the log");
+            if unwritten > 0 {
+                COUNTS.history_unwritten.add(unwritten);
+                tracing::error!(
+                    entries = unwritten,
+                    "the log was full and lost entries that the history may not have: check the history store"
+                );
+            }
         }
         Ok(())
     }
 
-    /// The first entry that any shard needs; 0 if one has not told.
-    async fn needed_from(&self, log: &LogNow) -> Result<u64, ReadError> {
+    /// The first entries that the shards need; 0 if one has not told.
+    async fn kept(&self, log: &LogNow) -> Result<Kept, ReadError> {
         let needs = futures::future::try_join_all(every().map(|shard| self.snapshots.needs(shard))).await?;
         // A position behind the end is of a log that was replaced by an older copy of it.
         let is_of_log = |needs: &Needs| needs.log == log.created && needs.from <= log.last + 1;
-        let from = needs.into_iter().map(|needs| needs.filter(is_of_log).map_or(0, |needs| needs.from));
-        Ok(from.min().unwrap_or(0))
+        let needs: Vec<Option<Needs>> = needs.into_iter().map(|needs| needs.filter(is_of_log)).collect();
+        let first = |of: fn(&Needs) -> u64| needs.iter().map(|needs| needs.as_ref().map_or(0, of)).min().unwrap_or(0);
+        let needed_from = first(|needs| needs.from);
+        let unwritten_from = if self.has_history { first(|needs| needs.unwritten_from.unwrap_or(0)) } else { u64::MAX };
+        Ok(Kept { needed_from, unwritten_from })
     }
 }

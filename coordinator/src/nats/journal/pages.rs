@@ -8,10 +8,11 @@ use std::collections::HashMap;
 
 use async_nats::datetime::parse_rfc3339;
 use async_nats::jetstream::stream::RawMessageErrorKind;
+use bytes::Bytes;
 use futures::future::try_join_all;
 use proto::names;
 use proto::subject::{self, Subject, SubjectKind};
-use run::{Event, RunId};
+use run::{Event, RunId, Timestamp};
 use serde::Deserialize;
 use tokio::time::Instant;
 
@@ -39,6 +40,8 @@ pub(crate) struct RunPages {
     shrank: bool,
     /// Only servers that have this entry of the log are trusted.
     mark: u64,
+    /// Whether pages have their messages too, for the history.
+    keeps_messages: bool,
 }
 
 /// The progress of reading a subject.
@@ -57,7 +60,13 @@ struct Rest {
 
 impl RunPages {
     pub(crate) fn new(journal: Journal, run: RunId, bytes: usize) -> Self {
-        Self { journal, run, bytes, read: HashMap::new(), first: None, through: 0, shrank: false, mark: 0 }
+        let (read, first, through, shrank, mark, keeps_messages) = Default::default();
+        Self { journal, run, bytes, read, first, through, shrank, mark, keeps_messages }
+    }
+
+    /// Pages that also have their messages, for the history.
+    pub(crate) fn with_messages(self) -> Self {
+        Self { keeps_messages: true, ..self }
     }
 
     /// Pages with everything that was stored before a barrier.
@@ -145,9 +154,10 @@ impl RunPages {
             let read = self.read.entry(message.subject.clone()).or_default();
             (read.messages, read.last) = (read.messages + 1, message.sequence);
         }
+        let messages = if self.keeps_messages { batch.of_history(self.run) } else { Vec::new() };
         let page = batch.page(self.through);
         self.through = page.through;
-        page
+        Page { messages, ..page }
     }
 
     async fn patient_attempt(&mut self) -> Result<Option<Batch>, ReadError> {
@@ -268,11 +278,14 @@ pub(super) struct Stored {
     pub(super) subject: String,
     pub(super) bytes: u64,
     pub(super) what: Decoded,
+    /// When the broker stored it.
+    pub(super) at: Timestamp,
+    pub(super) payload: Bytes,
 }
 
 impl Stored {
     /// Whether it begins with the run's first entry. The rest of a run that ages out does not.
-    fn opens(&self) -> bool {
+    pub(super) fn opens(&self) -> bool {
         matches!(&self.what, Decoded::Entry(_, entry) if matches!(entry.events.first(), Some(Event::RunOpened(_))))
     }
 }
@@ -281,7 +294,7 @@ impl Batch {
     /// As a page of the entries after `after`.
     pub(super) fn page(self, after: u64) -> Page {
         let mut page = Page { through: after, last: self.last, ..Page::default() };
-        for Stored { sequence, subject: _, bytes, what } in self.messages {
+        for Stored { sequence, bytes, what, .. } in self.messages {
             page.through = sequence;
             page.bytes += bytes;
             match what {

@@ -9,9 +9,10 @@ const LINES_MAX: usize = 600;
 const BANNED_WORDS: [&str; 6] = ["Manager", "Helper", "Utils", "Util", "Misc", "Handler"];
 
 /// Folders and files in which a technology's library may be named.
-const RIMS: [(&str, &[&str]); 4] = [
+const RIMS: [(&str, &[&str]); 5] = [
     ("async_nats", &["coordinator/src/nats", "worker/src/nats", "infra/nats", "infra/objects/src/nats", "tests/"]),
-    ("object_store", &["infra/objects/src/s3", "tests/"]),
+    ("object_store", &["infra/history", "infra/objects/src/s3", "tests/"]),
+    ("slatedb", &["infra/history"]),
     ("redis", &["coordinator/src/index/redis", "tests/"]),
     (
         "tonic",
@@ -191,7 +192,7 @@ const COORDINATOR: [&[&str]; 14] = [
     &["start"],
     &["api", "monitor"],
     &["schedules"],
-    &["runs"],
+    &["history_writer", "runs"],
     &["objects", "readers"],
     &["admission"],
     &["owner"],

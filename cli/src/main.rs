@@ -38,6 +38,7 @@ mod arguments;
 mod children;
 mod files;
 mod follow;
+mod history;
 mod interrupts;
 mod observe;
 mod origins;

@@ -16,6 +16,7 @@ use crate::broker::BrokerArgs;
 use crate::bucket::BucketArgs;
 use crate::collaboration::CollaborationArgs;
 use crate::exit::{Exit, Failure};
+use crate::history::HistoryArgs;
 use crate::interrupts::Interrupts;
 use crate::mcp::{self, McpArgs};
 use crate::observe::{ObserveArgs, finish};
@@ -80,6 +81,8 @@ pub(crate) struct CoordinatorArgs {
     objects_max_bytes: i64,
     #[command(flatten)]
     bucket: BucketArgs,
+    #[command(flatten)]
+    history: HistoryArgs,
     /// The Redis or Valkey server in which coordinators share the index of runs, rediss:// for TLS. Without it each
     /// keeps its own in memory
     #[arg(long, env = "TOOLYARD_REDIS_URL", value_name = "URL", hide_env_values = true)]
@@ -270,7 +273,7 @@ pub(crate) async fn coordinator(args: CoordinatorArgs) -> Result<Exit, Failure> 
     let erase_after = Duration::from_secs(args.erase_after);
     let hooks = read_hooks(hooks.as_deref())?;
     let webhooks = read_webhooks(args.webhooks.as_deref())?;
-    let bucket = args.bucket.open()?;
+    let (bucket, history) = (args.bucket.open()?, args.history.open()?);
     let log = LogOptions {
         durability,
         bytes_max: args.log_max_bytes,
@@ -291,6 +294,10 @@ pub(crate) async fn coordinator(args: CoordinatorArgs) -> Result<Exit, Failure> 
     let serving = Box::pin(async {
         let coordinator = Coordinator::bind(options).await?;
         let coordinator = coordinator.with_hooks(hooks).with_webhooks(webhooks).await?;
+        let coordinator = match history {
+            Some(history) => coordinator.with_history(history),
+            None => coordinator,
+        };
         coordinator.erasing_after(erase_after).on_demand(args.on_demand).serve(stop.clone(), || {}).await
     });
     let served = interrupts.stop_well(serving, &stop).await;

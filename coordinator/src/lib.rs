@@ -5,6 +5,7 @@ mod admission;
 mod api;
 mod auth;
 mod fleet;
+mod history_writer;
 mod hook_notices;
 mod index;
 mod metrics;
@@ -55,6 +56,7 @@ pub use crate::nats::journal::ReadError;
 pub use crate::nats::operate::{Changed, OperateError, Operator, StreamUsage};
 pub use crate::nats::setup::{LogOptions, SetupError};
 pub use crate::notifications::{InvalidWebhooks, Webhooks};
+pub use ::history::{History, HistoryLocation, InvalidLocation};
 pub use ::objects::Bucket;
 pub use ::owner::retention::Tail;
 pub use run::{AddedPolicy, CallIndex, ChooseSpeaker, Voice};
@@ -214,6 +216,7 @@ pub struct Coordinator {
     admin: Option<TcpListener>,
     broker: Box<Broker>,
     objects: Objects,
+    history: Option<History>,
     index: index::Index,
     tls: Option<(auth::tls::Current, auth::tls::CertificateReload)>,
     hooks: hooks::Hooks,
@@ -264,6 +267,7 @@ impl Coordinator {
             admin,
             broker,
             objects,
+            history: None,
             index,
             tls,
             callers,
@@ -317,6 +321,12 @@ impl Coordinator {
     #[must_use]
     pub fn on_demand(self, pools: impl IntoIterator<Item = PoolId>) -> Self {
         Self { on_demand: pools.into_iter().collect(), ..self }
+    }
+
+    /// Keeps runs that have ended for longer than the log does. Give all coordinators the same history.
+    #[must_use]
+    pub fn with_history(self, history: History) -> Self {
+        Self { history: Some(history), ..self }
     }
 
     /// Notifies these endpoints of the events of runs.

@@ -4,14 +4,15 @@ pub(crate) mod uploads;
 
 use std::pin::pin;
 
+use ::history::{History, HistoryError};
 use ::objects::{Objects, ReadError, StoreError};
 use bytes::{Bytes, BytesMut};
 use futures::future::BoxFuture;
 use futures::stream::FuturesUnordered;
 use futures::{FutureExt as _, Stream, StreamExt as _, stream};
-use proto::object::{CHUNK_BYTES, chunks};
+use proto::object::{self, CHUNK_BYTES, chunks};
 use ring::digest;
-use run::{Object, ObjectId, limit};
+use run::{Object, ObjectId, RunId, limit};
 
 use crate::admission::error::RequestError;
 
@@ -41,15 +42,60 @@ impl Span {
 pub(crate) enum BrokenObject {
     #[error(transparent)]
     Read(#[from] ReadError),
+    #[error(transparent)]
+    History(#[from] HistoryError),
     #[error("object {0} has expired, or parts of it have")]
     Missing(ObjectId),
     #[error("object {0} is corrupt: its SHA-256 differs from the stored one")]
     Differs(ObjectId),
 }
 
+/// The bytes of each piece of an object in the history except the last: a whole number of chunks.
+const PAST_PIECE_BYTES: u64 = 16 * CHUNK_BYTES;
+
+/// Where results of runs are: in the object store, and later in the history.
+#[derive(Debug, Clone)]
+pub(crate) struct Results {
+    pub(crate) objects: Objects,
+    pub(crate) history: Option<History>,
+}
+
+impl Results {
+    /// A chunk of an object; `None` if there is none any more.
+    async fn chunk(&self, id: &ObjectId, index: u64) -> Result<Option<Bytes>, BrokenObject> {
+        let (ObjectId::Result { run, .. }, Some(history)) = (id, &self.history) else {
+            return Ok(self.objects.chunk(id, index).await?);
+        };
+        let found = self.objects.chunk(id, index).await;
+        if let Ok(Some(chunk)) = found {
+            return Ok(Some(chunk));
+        }
+        let (piece, begins) = (index * CHUNK_BYTES / PAST_PIECE_BYTES, index * CHUNK_BYTES % PAST_PIECE_BYTES);
+        match history.object(*run, &object::chunk(id, piece), begins..begins + CHUNK_BYTES).await? {
+            Some(chunk) => Ok(Some(chunk)),
+            None => Ok(found?),
+        }
+    }
+
+    /// Copies an object to the history. Returns whether the object store had all of it.
+    pub(crate) async fn copy(&self, run: RunId, copied: &Object) -> Result<bool, BrokenObject> {
+        let Some(history) = &self.history else { return Ok(true) };
+        let (mut waiting, count) = (BytesMut::new(), chunks(copied.size));
+        for index in 0..count {
+            let Some(chunk) = self.objects.chunk(&copied.id, index).await? else { return Ok(false) };
+            waiting.extend_from_slice(&chunk);
+            if waiting.len() as u64 >= PAST_PIECE_BYTES || index + 1 == count {
+                let name = object::chunk(&copied.id, index * CHUNK_BYTES / PAST_PIECE_BYTES);
+                history.put_object(run, &name, waiting.split().freeze()).await?;
+            }
+        }
+        Ok(true)
+    }
+}
+
 /// The bytes of a span. If the whole object is read and its hash differs, the stream ends with an error.
 pub(crate) fn read(
-    objects: Objects,
+    objects: Results,
     object: Object,
     span: Span,
 ) -> impl Stream<Item = Result<Bytes, BrokenObject>> + Send + 'static {

@@ -14,6 +14,7 @@ pub(crate) mod files;
 mod log_bytes;
 mod notifications;
 mod overdue;
+mod past;
 mod recent;
 pub(crate) mod records;
 mod run_state;
@@ -32,6 +33,7 @@ use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
+use ::history::History;
 use ::objects::Objects;
 use owner::{Applied, Known, Noted, OpenRun, Owner, Question};
 use run::{CallIndex, Entry, Fact, PoolId, Run, RunId, Shard, TenantId, Verdict};
@@ -74,6 +76,7 @@ use crate::tasks::finished;
 use crate::trace;
 use crate::turns::TurnOrder;
 
+pub(crate) use self::past::OpenAmong;
 pub(crate) use self::watcher::{Before, Live, Standing};
 pub(crate) use owner::OVERDUE;
 
@@ -95,6 +98,7 @@ enum Request {
     Watch { run: RunId, watcher: Watcher, standing: oneshot::Sender<Standing> },
     State { run: RunId, through: u64, reply: oneshot::Sender<Option<Known>> },
     Overdue { run: RunId },
+    OpenAmong { shard: Shard, runs: Vec<RunId>, reply: oneshot::Sender<Option<OpenAmong>> },
     Verdict { question: Question, pool: PoolId, needed: u64, reply: oneshot::Sender<Option<Verdict>> },
 }
 
@@ -150,6 +154,8 @@ pub(crate) struct Io {
     pub(crate) letters: Option<Queue>,
     pub(crate) hook_notices: HookNotices,
     pub(crate) objects: Objects,
+    /// Where runs that have ended are written, if there is a history.
+    pub(crate) history: Option<History>,
     pub(crate) log: Log,
 }
 
@@ -320,6 +326,7 @@ impl OwnerTask {
             Request::Watch { run, watcher, standing } => self.watch(run, watcher, standing),
             Request::Overdue { run } => self.overdue(run),
             Request::State { run, through, reply } => self.run_state(run, through, reply),
+            Request::OpenAmong { shard, runs, reply } => drop(reply.send(self.open_among(shard, &runs))),
             Request::Verdict { question, pool, needed, reply } => {
                 drop(reply.send(self.verdict(&question, &pool, needed)));
             }
@@ -353,6 +360,7 @@ impl OwnerTask {
                 let run = subject.run;
                 let Some(slice) = self.slice_mut(run.shard()) else { return };
                 slice.seen = slice.seen.max(sequence);
+                slice.newest = slice.newest.max(sequence);
                 let Some(slice) = self.slices.get(usize::from(run.shard().0)) else { return };
                 let has_ended = || slice.owed.holds(run);
                 let place = (run, subject.place);
@@ -380,6 +388,7 @@ impl OwnerTask {
             slice.hand_to_watchers(id, entry, bytes);
         }
         slice.seen = slice.seen.max(entry.sequence);
+        slice.newest = slice.newest.max(entry.sequence);
         let leads = leads(&self.owner, id.shard());
         let traces = leads && telemetry::trace::is_on();
         let before =

@@ -2,11 +2,14 @@
 //! in the past and from the owner's feed after that. Its buffers are bounded; output that waits for the floor is read
 //! from the log again.
 
+mod past;
+
 use std::collections::VecDeque;
 use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
+use history::HistoryError;
 use proto::convert::api;
 use proto::subject::{self, Subject, SubjectKind};
 use proto::v1;
@@ -17,7 +20,7 @@ use tokio::time::Instant;
 
 use crate::auth::callers::Reading;
 use crate::metrics;
-use crate::nats::journal::{Journal, PAGE_ENTRIES, Page, ReadError, RunPages, WATCHED_PAGE_BYTES};
+use crate::nats::journal::{Journal, PAGE_ENTRIES, Page, Past, ReadError, RunPages, WATCHED_PAGE_BYTES};
 use crate::owner::{Before, Live, OVERDUE, OwnerHandle, Standing, Stopped};
 
 /// Events returned together.
@@ -66,6 +69,8 @@ pub(crate) enum WatchError {
     Unknown,
     #[error("entry {0} is missing in the log")]
     Gone(u64),
+    #[error(transparent)]
+    History(#[from] HistoryError),
 }
 
 impl Reader {
@@ -89,15 +94,7 @@ impl Reader {
         after: Option<u64>,
     ) -> Result<Box<Self>, WatchError> {
         let mut source = Source::new(journal, ledger, run, Behind::Unknown).await?;
-        while source.page.is_empty() && source.is_behind() {
-            source.read_page().await?;
-        }
-        if source.page.is_empty() && !source.journal.is_absent(run).await? {
-            return Err(ReadError::disagreeing().into());
-        }
-        if !source.page.front().is_some_and(|entry| opens(entry)) {
-            return Err(WatchError::Unknown);
-        }
+        source.begin().await?;
         Ok(Self::new(source, policy, after))
     }
 
@@ -281,6 +278,9 @@ impl Reader {
             }
             Some(Route::Client | Route::Refused(_)) | None => subject::of_call(self.source.run, attempt.call),
         };
+        if let Some(page) = self.source.page_again(sequence).await? {
+            return self.keep_page(page, sequence).ok_or(WatchError::Gone(sequence));
+        }
         let give_up = Instant::now() + REPLICA_PATIENCE;
         let (page, first) = loop {
             let page = if self.source.journal.first() > sequence {
@@ -295,12 +295,21 @@ impl Reader {
             }
             tokio::time::sleep(REPLICA_PAUSE).await;
         };
+        if let Some(first) = first {
+            self.keep_page(page, sequence);
+            return Ok(first);
+        }
+        let error = self.source.unless_erased(WatchError::Gone(sequence)).await;
+        self.source.go_on_in_history(error).await?;
+        let page = self.source.page_again(sequence).await?.unwrap_or_default();
+        self.keep_page(page, sequence).ok_or(WatchError::Gone(sequence))
+    }
+
+    /// Keeps a page in memory, and returns its entry at this position.
+    fn keep_page(&mut self, page: Page, sequence: u64) -> Option<Arc<Entry>> {
         self.kept_bytes = page.entries.iter().map(|entry| output_bytes(entry)).sum();
         self.kept = page.entries;
-        match first {
-            Some(first) => Ok(first),
-            None => Err(self.source.unless_erased(WatchError::Gone(sequence)).await),
-        }
+        self.kept.iter().find(|entry| entry.sequence == sequence).cloned()
     }
 }
 
@@ -348,6 +357,8 @@ struct Source {
     /// The sequence of the last entry that was returned or is in the page.
     last: u64,
     live: Live,
+    /// Set once the run is read from the history.
+    past: Option<Past>,
 }
 
 /// The entries between the last one and the feed.
@@ -378,7 +389,7 @@ impl Source {
     async fn new(journal: Journal, ledger: OwnerHandle, run: RunId, behind: Behind) -> Result<Self, Stopped> {
         let (live, journal) = (ledger.watch(run).await?, journal.in_turns());
         let pages = RunPages::new(journal.clone(), run, WATCHED_PAGE_BYTES);
-        Ok(Self { journal, ledger, run, page: VecDeque::new(), pages, behind, last: 0, live })
+        Ok(Self { journal, ledger, run, page: VecDeque::new(), pages, behind, last: 0, live, past: None })
     }
 
     /// Whether more must be read from the log before the feed is used.
@@ -391,7 +402,7 @@ impl Source {
         if let Some(entry) = self.page.pop_front() {
             return Some(entry);
         }
-        if !matches!(self.behind, Behind::Nothing) {
+        if self.past.is_some() || !matches!(self.behind, Behind::Nothing) {
             return None;
         }
         loop {
@@ -419,7 +430,7 @@ impl Source {
         }
     }
 
-    async fn next(&mut self) -> Result<Arc<Entry>, WatchError> {
+    async fn next_in_log(&mut self) -> Result<Arc<Entry>, WatchError> {
         loop {
             if let Some(entry) = self.ready() {
                 return Ok(entry);

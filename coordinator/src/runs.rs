@@ -265,6 +265,7 @@ impl Runs {
             WatchError::Stopped(stopped) => stopped.into(),
             WatchError::Read(error) => error.into(),
             WatchError::Gone(_) => RequestError::EventsExpired(id),
+            WatchError::History(error) => error.into(),
         })
     }
 
@@ -286,10 +287,22 @@ impl Runs {
         if self.caller.sees(known.run.tenant()) { Ok(known) } else { Err(missing(known.run.id(), &self.journal)) }
     }
 
-    /// The run read from the log, which may be newer than the owner's.
+    /// The run read from the log, which may be newer than the owner's, or from the history if it has left the log.
     async fn replay(&self, id: RunId) -> Result<Known, RequestError> {
+        // An error of the history does not matter if the log has the run.
+        if self.journal.is_past(id)
+            && let Ok(Some(known)) = Box::pin(self.journal.past(id)).await
+        {
+            return self.behind_the_wall(known);
+        }
         let known = self.journal.known(id).await?;
-        if known.run.opened_at().is_none() { Err(missing(id, &self.journal)) } else { self.behind_the_wall(known) }
+        if known.run.opened_at().is_some() {
+            return self.behind_the_wall(known);
+        }
+        match Box::pin(self.journal.past(id)).await? {
+            Some(known) => self.behind_the_wall(known),
+            None => Err(missing(id, &self.journal)),
+        }
     }
 
     /// Finds something in a run. The owner may be a moment behind the log, and so may a server of the broker that was
@@ -309,7 +322,7 @@ impl Runs {
             known = self.replay(id).await?;
             found = find(&known.run);
         }
-        if may_be_lifted(&found) {
+        if may_be_lifted(&found) && !known.is_past {
             known = self.journal.known_for_certain(id).await?;
             if known.run.opened_at().is_none() {
                 return Err(missing(id, &self.journal));
@@ -487,6 +500,9 @@ impl Runs {
             let (known, events) = self.found_in(newest, decide).await?;
             if events.is_empty() {
                 return Ok((known.run, false));
+            }
+            if known.is_past {
+                return Err(RequestError::EventsExpired(id));
             }
             match self.append_each(&known, &events, known_at).await {
                 // Workers may have stored something in between. The feed delivers it, or else the run is read from the

@@ -29,13 +29,14 @@ use crate::nats::requests::Requests;
 use crate::nats::scan::Log;
 use crate::nats::setup::LogOptions;
 use crate::nats::signals::Signals;
+use crate::objects::Results;
 use crate::objects::uploads::Uploads;
 use crate::owner::OwnerHandle;
 use crate::quotas::Quotas;
 use crate::schedules::{ScheduleTask, Schedules};
 use crate::shards::Owned;
 use crate::turns::TurnOrder;
-use crate::{Coordinator, DRAIN, Error, api, index, monitor, nats, notifications, owner, runs};
+use crate::{Coordinator, DRAIN, Error, api, history_writer, index, monitor, nats, notifications, owner, runs};
 
 /// Capacity of the channel of shards that were saved: more than can be in progress.
 const WRITTEN_MAX: usize = 4 * proto::names::SHARDS as usize;
@@ -153,6 +154,12 @@ impl Shared {
         tasks.spawn(|end| index_task.keep(end));
         let files = nats::files::FileRequests::new(&self.broker);
         tasks.spawn(|end| owner::files::serve(files, self.objects.clone(), handle.clone(), self.owned.clone(), end));
+        if let Some(history) = self.journal.history().cloned() {
+            let (journal, owner, owned) = (self.journal.clone(), handle.clone(), self.owned.clone());
+            let results = Results { objects: self.objects.clone(), history: Some(history.clone()) };
+            let writer = history_writer::HistoryWriter { history, journal, results, owner, owned };
+            tasks.spawn(|end| writer.keep(end));
+        }
         let records = nats::records::Records::of(&self.broker);
         tasks.spawn(|end| owner::records::serve(records, handle.clone(), self.owned.clone(), end));
         handle
@@ -181,6 +188,7 @@ impl Shared {
             letters,
             hook_notices: self.hook_notices.clone(),
             objects: self.objects.clone(),
+            history: self.journal.history().cloned(),
             log: self.log.clone(),
         }
     }
@@ -209,6 +217,7 @@ impl Shared {
             owned: self.owned.clone(),
             tail: log.tail,
             leaves_before: self.leaves_before.clone(),
+            has_history: self.journal.history().is_some(),
         };
         tasks.spawn(|end| retention.keep(end));
         let (told, stop) = (served.subscribe(), tasks.stop.clone());
@@ -291,7 +300,7 @@ impl Coordinator {
         stop: CancellationToken,
         ready: impl FnOnce() + Send,
     ) -> Result<(), Error> {
-        let Self { broker, objects, index, notices, log: log_options, address, .. } = self;
+        let Self { broker, objects, history, index, notices, log: log_options, address, .. } = self;
         let mut tasks = Tasks::new(stop.clone());
         let clock = nats::clock::begin(&broker).await?;
         tasks.spawn(|end| nats::clock::keep(clock, end));
@@ -305,7 +314,7 @@ impl Coordinator {
         let schedules = Schedules::load(&broker, api::read_run).await?;
         let turns = TurnOrder::new(files.callers.clone(), owned.clone(), pauses.current.clone());
         let quotas = tasks.start_quotas((&files.callers, &owned, &turns), index.redis(), log_options.bytes_max);
-        let journal = Journal::new(&broker);
+        let journal = Journal::new(&broker).with_history(history);
         let hook_notices = tasks.start_hook_notices(&self.hooks, &registry);
         let shared = Shared {
             log: Log::new(&broker, journal.clone()),

@@ -1,11 +1,12 @@
 //! The only conversions between the wire and the domain: `log` for log entries, `manifest` for tools, `worker` for
 //! other messages between coordinators and workers, `object` for messages about objects, `snapshot` for the snapshots
-//! of shard owners, `carried` for entries that may leave the log, `api` for the public API, `fields` for JSON objects. Shared types (content, errors, policies) are
-//! here.
+//! of shard owners, `carried` for entries that may leave the log, `history` for ended runs, `api` for the public API,
+//! `fields` for JSON objects. Shared types (content, errors, policies) are here.
 
 pub mod api;
 pub mod carried;
 pub mod fields;
+pub mod history;
 pub mod log;
 pub mod manifest;
 pub mod object;

@@ -316,6 +316,12 @@ reasons! {
     /// The object store does not respond.
     ObjectsUnavailable = "OBJECTS_UNAVAILABLE", Unavailable, SERVICE_UNAVAILABLE temporary,
         "retry in a moment; if it lasts, check the object store";
+    /// The history of ended runs does not respond. Only runs that have left the log need it.
+    HistoryUnavailable = "HISTORY_UNAVAILABLE", Unavailable, SERVICE_UNAVAILABLE temporary,
+        "retry in a moment; if it lasts, check the store of the history";
+    /// What the history has of the run cannot be read. Other runs are not affected.
+    HistoryDamaged = "HISTORY_DAMAGED", DataLoss, INTERNAL_SERVER_ERROR,
+        "restore the history's files from a copy (docs/howto/history.md), or go on without the run";
     /// The store of the index does not respond. Only lists and counts need it.
     IndexUnavailable = "INDEX_UNAVAILABLE", Unavailable, SERVICE_UNAVAILABLE temporary,
         "retry in a moment; if it lasts, check the Redis or Valkey server";

@@ -11,6 +11,7 @@ mod execute;
 mod fair;
 mod floor;
 mod growth;
+mod history;
 mod idle;
 mod index;
 mod latency;
@@ -75,6 +76,9 @@ struct Arguments {
     /// MiB of the log in the memory section; the chart has 1024.
     #[arg(long, default_value_t = 256, conflicts_with = "quick")]
     memory_log_mib: u64,
+    /// Runs that the history holds, in the section of the history.
+    #[arg(long, default_value_t = 50_000)]
+    history_runs: u64,
     #[command(flatten)]
     packages: sdks::Packages,
     /// Be one of the processes that are measured.
@@ -119,6 +123,8 @@ enum Section {
     Index,
     /// Erasing runs of which nothing is kept, among 100,000 others.
     Erase,
+    /// Random runs of the history, from its store in a folder.
+    History,
     /// Requests that cost more than their size says where nothing bounds them.
     Costly,
     /// 100,000 calls that wait for a delayed retry, and the other calls of their pool.
@@ -246,6 +252,9 @@ async fn measure_all(arguments: &Arguments) -> anyhow::Result<()> {
     }
     if wanted(Section::Erase) {
         erase::measure(effort, &mut results).await?;
+    }
+    if wanted(Section::History) {
+        history::measure(effort, arguments.history_runs, &mut results).await?;
     }
     if wanted(Section::Costly) {
         costly::measure(effort, &mut results).await?;

@@ -50,6 +50,7 @@ mod forged;
 mod full_log;
 mod functions;
 mod gone;
+mod history;
 mod hook_ends;
 mod hook_notices;
 mod hooks;

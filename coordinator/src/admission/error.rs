@@ -1,5 +1,6 @@
 //! Why a request was rejected, as commands report it; the API turns it into [`ApiError`](crate::api::ApiError).
 
+use ::history::HistoryError;
 use ::objects::StoreError;
 use proto::Reason;
 use run::{CallError, CallId, CommandError, ObjectId, PoolId, RunId, ToolName, Violation, WorkerId};
@@ -30,6 +31,8 @@ pub(crate) enum RequestError {
          up. Its calls are not executed again under its request id: submit them under another one if they may be"
     )]
     EventsExpired(RunId),
+    #[error(transparent)]
+    History(#[from] HistoryError),
     #[error("the changed arguments of call {call} are invalid: {}", schema::describe(violations))]
     ArgumentsInvalid { call: CallId, violations: Vec<Violation> },
     #[error("the answer to question {call} does not fit what it asks for: {}", places(violations))]
@@ -114,6 +117,7 @@ impl RequestError {
             Self::Exceeded(_) => Reason::QuotaExceeded,
             Self::RunNotFound(_) => Reason::RunNotFound,
             Self::EventsExpired(_) => Reason::EventsExpired,
+            Self::History(error) => of_history(error),
             Self::ArgumentsInvalid { .. } | Self::AnswerInvalid { .. } => Reason::ArgumentsInvalid,
             Self::Denied { .. } => Reason::DeniedByHook,
             Self::ToolNotFound(_) => Reason::ToolNotFound,
@@ -150,6 +154,14 @@ impl RequestError {
             Self::BrokerUnavailable(_) | Self::ShuttingDown => Self::Unconfirmed { run, reason: self.to_string() },
             other => other,
         }
+    }
+}
+
+/// The reason of an error of the history.
+pub(crate) fn of_history(error: &HistoryError) -> Reason {
+    match error {
+        HistoryError::Damaged(_) => Reason::HistoryDamaged,
+        HistoryError::Unavailable(_) | HistoryError::Fenced | HistoryError::NotOpen => Reason::HistoryUnavailable,
     }
 }
 

@@ -25,13 +25,17 @@ const READ_TIME_MAX: Duration = Duration::from_secs(2);
 /// Runs whose erasure is stored concurrently.
 const AT_ONCE_MAX: usize = 16;
 
-/// The rest of the log to search, encoded in the page token.
+/// What is still to be searched, encoded in the page token.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Rest {
-    /// Entries up to here were searched.
-    after: u64,
-    through: u64,
+enum Rest {
+    /// The log behind `after`, and then the history.
+    Log { after: u64, through: u64 },
+    /// The history of this shard and those after it; of this shard the runs behind `after`.
+    History { shard: Shard, after: Option<RunId> },
 }
+
+/// The first part of the history.
+const HISTORY: Rest = Rest::History { shard: Shard(0), after: None };
 
 /// The runs that a request selects.
 #[derive(Debug)]
@@ -76,25 +80,61 @@ impl Api {
         if selection.tenant.is_none() {
             return Err(malformed("tenant", "name a tenant, or set `run_id`"));
         }
-        let (runs, rest) = self.select(&selection, &page_token).await?;
-        let outcomes = futures::stream::iter(runs).map(|run| self.runs.erase_run(run, selection.tenant.as_ref(), why));
-        let outcomes: Vec<EraseOutcome> = outcomes.buffer_unordered(AT_ONCE_MAX).try_collect().await?;
+        let tenant = selection.tenant.as_ref();
+        let (outcomes, rest): (Vec<EraseOutcome>, _) = match self.part(&page_token).await? {
+            Rest::Log { after, through } => {
+                let (runs, rest) = self.select(&selection, (after, through)).await?;
+                let outcomes = futures::stream::iter(runs).map(|run| self.runs.erase_run(run, tenant, why));
+                (outcomes.buffer_unordered(AT_ONCE_MAX).try_collect().await?, rest)
+            }
+            Rest::History { shard, after } => {
+                let (runs, rest) = self.select_past(&selection, (shard, after)).await?;
+                let outcomes = futures::stream::iter(runs).map(|run| self.runs.erase_past_run(run, tenant, why));
+                (outcomes.buffer_unordered(AT_ONCE_MAX).try_collect().await?, rest)
+            }
+        };
         Ok(answer(outcomes, rest))
+    }
+
+    /// The part that a page token names; all of the log for the first request.
+    async fn part(&self, token: &str) -> Result<Rest, RequestError> {
+        match token {
+            "" => {
+                let shards: Vec<Shard> = every().collect();
+                Ok(Rest::Log { after: 0, through: self.log.tip(&shards).await? })
+            }
+            token => token.parse(),
+        }
+    }
+
+    /// The selected runs of the next part of the history, and the rest of it.
+    async fn select_past(
+        &self,
+        selection: &Selection,
+        (shard, after): (Shard, Option<RunId>),
+    ) -> Result<(Vec<RunId>, Option<Rest>), RequestError> {
+        let (Some(history), Some(tenant)) = (self.runs.journal.history(), &selection.tenant) else {
+            return Ok((Vec::new(), None));
+        };
+        let mut runs = history.runs_of(shard, tenant, after, RUNS_MAX).await?;
+        let next = Shard(shard.0 + 1);
+        let rest = match runs.last() {
+            Some(last) if runs.len() >= RUNS_MAX => Some(Rest::History { shard, after: Some(*last) }),
+            _ => (next.0 < proto::names::SHARDS).then_some(Rest::History { shard: next, after: None }),
+        };
+        runs.retain(|run| selection.takes(*run, Some(tenant)));
+        Ok((runs, rest))
     }
 
     /// The selected runs of the next part of the log, and the rest of the log.
     async fn select(
         &self,
         selection: &Selection,
-        token: &str,
+        (after, through): (u64, u64),
     ) -> Result<(BTreeSet<RunId>, Option<Rest>), RequestError> {
         let shards: Vec<Shard> = every().collect();
-        let rest = match token {
-            "" => Rest { after: 0, through: self.log.tip(&shards).await? },
-            token => token.parse()?,
-        };
         let mut runs = BTreeSet::new();
-        let taken = self.log.take_until((&shards, rest.after, rest.through), READ_TIME_MAX, |run, entry| {
+        let taken = self.log.take_until((&shards, after, through), READ_TIME_MAX, |run, entry| {
             for event in &entry.events {
                 if let Event::RunOpened(opened) = event
                     && selection.takes(run, opened.tenant.as_ref())
@@ -105,7 +145,8 @@ impl Api {
             if runs.len() >= RUNS_MAX { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
         });
         let after = taken.await?;
-        Ok((runs, (after < rest.through).then_some(Rest { after, ..rest })))
+        let rest = (after < through).then_some(Rest::Log { after, through });
+        Ok((runs, rest.or(self.runs.journal.history().map(|_| HISTORY))))
     }
 }
 
@@ -128,7 +169,11 @@ fn malformed(field: &str, reason: &str) -> RequestError {
 
 impl std::fmt::Display for Rest {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "{}-{}", self.after, self.through)
+        match self {
+            Self::Log { after, through } => write!(f, "{after}-{through}"),
+            Self::History { shard, after: None } => write!(f, "history-{}", shard.0),
+            Self::History { after: Some(after), .. } => write!(f, "history-{after}"),
+        }
     }
 }
 
@@ -136,10 +181,18 @@ impl std::str::FromStr for Rest {
     type Err = RequestError;
 
     fn from_str(text: &str) -> Result<Self, RequestError> {
+        let wrong = || malformed("page_token", "was not returned by an earlier request");
+        if let Some(rest) = text.strip_prefix("history-") {
+            if let Ok(after) = rest.parse::<RunId>() {
+                return Ok(Self::History { shard: after.shard(), after: Some(after) });
+            }
+            let shard = rest.parse().ok().filter(|shard| *shard < proto::names::SHARDS).ok_or_else(wrong)?;
+            return Ok(Self::History { shard: Shard(shard), after: None });
+        }
         let parts =
             text.split_once('-').and_then(|(after, through)| Some((after.parse().ok()?, through.parse().ok()?)));
-        let rest = parts.map(|(after, through)| Self { after, through }).filter(|rest| rest.after < rest.through);
-        rest.ok_or_else(|| malformed("page_token", "was not returned by an earlier request"))
+        let rest = parts.filter(|(after, through): &(u64, u64)| after < through);
+        rest.map(|(after, through)| Self::Log { after, through }).ok_or_else(wrong)
     }
 }
 
@@ -149,9 +202,15 @@ mod tests {
 
     #[test]
     fn a_token_comes_back_as_it_was_and_anything_else_is_refused() {
-        let rest = Rest { after: 3, through: 90 };
-        assert_eq!(rest.to_string().parse::<Rest>().expect("it is one"), rest);
-        for wrong in ["", "7", "7-", "-7", "90-3", "3-x", "3-99999999999999999999999"] {
+        let run: RunId = "run_0b_0193a7b4c2d07e3f8a1b2c3d4e5f6071".parse().expect("a run id");
+        for rest in
+            [Rest::Log { after: 3, through: 90 }, HISTORY, Rest::History { shard: run.shard(), after: Some(run) }]
+        {
+            assert_eq!(rest.to_string().parse::<Rest>().expect("it is one"), rest);
+        }
+        for wrong in
+            ["", "history-", "history-16", "history-x", "7", "7-", "-7", "90-3", "3-x", "3-99999999999999999999999"]
+        {
             assert!(wrong.parse::<Rest>().is_err(), "{wrong:?}");
         }
     }

@@ -6,7 +6,7 @@ use std::time::Duration;
 use proto::Reason;
 use run::{CallId, CommandError, RunId, Violation};
 
-use crate::admission::error::RequestError;
+use crate::admission::error::{RequestError, of_history};
 use crate::auth::callers::Unknown;
 use crate::index::{RebuildError, Unavailable};
 use crate::readers::WatchError;
@@ -97,6 +97,7 @@ impl From<RequestError> for ApiError {
             | RequestError::UploadsBusy
             | RequestError::InlinedBusy
             | RequestError::ObjectsUnavailable(_)
+            | RequestError::History(_)
             | RequestError::ObjectTooLarge
             | RequestError::LogFull(_)
             | RequestError::RequestIdsFull
@@ -158,6 +159,7 @@ impl From<WatchError> for ApiError {
             WatchError::Read(_) => Reason::BrokerUnavailable,
             WatchError::Unknown => Reason::RunNotFound,
             WatchError::Gone(_) => Reason::EventsExpired,
+            WatchError::History(error) => of_history(error),
         };
         Self::new(reason, error.to_string())
     }

@@ -61,7 +61,7 @@ impl Api {
 
     async fn read(&self, object: Object, wanted: Wanted) -> Result<Reading, ApiError> {
         let span = wanted.of(object.size).ok_or(RequestError::OutOfObject { size: object.size })?;
-        let mut pieces = Box::pin(read(self.runs.objects.clone(), object.clone(), span));
+        let mut pieces = Box::pin(read(self.runs.results(), object.clone(), span));
         let first = pieces.next().await.transpose()?;
         let bytes = stream::iter(first.map(Ok)).chain(pieces.map_err(ApiError::from)).boxed();
         Ok(Reading { object, span, bytes })
@@ -188,6 +188,7 @@ impl From<BrokenObject> for ApiError {
     fn from(broken: BrokenObject) -> Self {
         match broken {
             BrokenObject::Read(error) => RequestError::from(error).into(),
+            BrokenObject::History(error) => RequestError::from(error).into(),
             BrokenObject::Missing(id) | BrokenObject::Differs(id) => RequestError::ObjectNotFound(id).into(),
         }
     }

@@ -7,14 +7,18 @@ mod carried;
 mod erase;
 mod gone;
 mod pages;
+mod past;
 mod room;
+mod shard;
 mod tail;
 
 pub(crate) use self::carried::{CarryError, Fence, Order};
 pub(crate) use self::pages::RunPages;
 use self::pages::all_of;
 use self::pages::{Batch, Stored};
+pub(crate) use self::past::Past;
 pub(crate) use self::room::{Bound, ROOM_PERCENT};
+pub(crate) use self::shard::Whole;
 pub(crate) use self::tail::LogNow;
 
 use std::collections::VecDeque;
@@ -29,6 +33,8 @@ use async_nats::jetstream::message::StreamMessage;
 use async_nats::jetstream::stream::{Config, Info, PeerInfo};
 use bytes::Bytes;
 use futures::StreamExt as _;
+use history::History;
+use proto::convert::history::HistoryMessage;
 use proto::convert::{InvalidMessage, log};
 use proto::names;
 use proto::subject::{self, Subject, SubjectKind};
@@ -85,6 +91,8 @@ pub(crate) struct Journal {
     parts: Arc<Parts>,
     /// Whether reads wait for their turn.
     takes_turns: bool,
+    /// Runs that have left the log.
+    history: Option<History>,
 }
 
 #[derive(Debug)]
@@ -172,14 +180,18 @@ pub(crate) struct Page {
     pub(crate) is_cut: bool,
     /// The last entry of the run that is carried beside the log, if its beginning was read from there; 0 otherwise.
     pub(crate) carried: u64,
-    /// The messages of its entries, if they were asked for.
-    messages: Vec<Stored>,
+    /// Its messages, if they were asked for.
+    pub(crate) messages: Vec<HistoryMessage>,
 }
 
 impl Page {
     fn sequences(&self) -> impl Iterator<Item = u64> {
         let unread = self.unread.iter().map(|(_, sequence)| *sequence);
         self.entries.iter().map(|entry| entry.sequence).chain(unread)
+    }
+
+    pub(crate) fn apply_to(self, known: &mut Known) {
+        self.apply_through(u64::MAX, known);
     }
 
     /// Applies its entries up to `last`.
@@ -227,7 +239,7 @@ impl Journal {
             behind_until,
             last_mark: tokio::sync::Mutex::default(),
         };
-        Self { parts: Arc::new(parts), takes_turns: false }
+        Self { parts: Arc::new(parts), takes_turns: false, history: None }
     }
 
     /// The same log, read for a watcher: each read waits for its turn.
@@ -267,7 +279,8 @@ impl Journal {
         }
     }
 
-    /// The sequence of a call's last output; 0 if it has none. Read from the log's leader, so no replica's lag matters.
+    /// The sequence of the last entry on a subject, as a call's last output; 0 if it has none. Read from the log's
+    /// leader, so no replica's lag matters.
     pub(crate) async fn last_output(&self, subject: &Subject) -> Result<u64, ReadError> {
         Ok(self.last_on(&subject.to_string()).await?.map_or(0, |last| last.sequence))
     }

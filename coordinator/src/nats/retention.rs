@@ -4,7 +4,7 @@
 
 use std::time::Duration;
 
-use owner::retention::{CARRIED_AFTER, LogState, SETTLED_AFTER, Tail};
+use owner::retention::{CARRIED_AFTER, Kept, Leaving, LogState, SETTLED_AFTER, Tail};
 use proto::convert::snapshot::Needs;
 use run::Shard;
 use tokio::sync::watch;
@@ -12,6 +12,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::journal::{Journal, LogNow, ReadError};
 use super::snapshots::Snapshots;
+use crate::metrics::COUNTS;
 use crate::shards::{Owned, every};
 
 /// How often it looks. A log that fills up in less than a minute needs more room, not more looks.
@@ -26,6 +27,8 @@ pub(crate) struct Retention {
     pub(crate) tail: Tail,
     /// The entries before this one would leave the log if nothing needed them: owners carry runs that do.
     pub(crate) leaves_before: watch::Sender<u64>,
+    /// Whether runs that have ended wait for the history.
+    pub(crate) has_history: bool,
 }
 
 impl Retention {
@@ -60,7 +63,7 @@ impl Retention {
         }
         let carries_by = Tail { age: Some(self.tail.age.unwrap_or(CARRIED_AFTER).min(CARRIED_AFTER)), ..self.tail };
         let leaves_before = match self.state(&carries_by, &log).await? {
-            Some(state) => carries_by.keep_from(&state, u64::MAX).unwrap_or(0),
+            Some(state) => carries_by.leaving(&state, Kept::NOTHING).map_or(0, |leaving| leaving.from),
             None => 0,
         };
         self.leaves_before.send_if_modified(|before| std::mem::replace(before, leaves_before) != leaves_before);
@@ -69,9 +72,16 @@ impl Retention {
 
     async fn remove(&self, log: &LogNow) -> Result<(), ReadError> {
         let Some(state) = self.state(&self.tail, log).await? else { return Ok(()) };
-        if let Some(from) = self.tail.keep_from(&state, self.needed_from(log).await?) {
+        if let Some(Leaving { from, unwritten }) = self.tail.leaving(&state, self.kept(log).await?) {
             self.journal.drop_before(from, log).await?;
             tracing::debug!(first = log.first, from, last = log.last, "removed the oldest entries of the log");
+            if unwritten > 0 {
+                COUNTS.history_unwritten.add(unwritten);
+                tracing::error!(
+                    entries = unwritten,
+                    "the log was full and lost entries that the history may not have: check the history store"
+                );
+            }
         }
         Ok(())
     }
@@ -96,12 +106,15 @@ impl Retention {
         }))
     }
 
-    /// The first entry that any shard needs; 0 if one has not told.
-    async fn needed_from(&self, log: &LogNow) -> Result<u64, ReadError> {
+    /// The first entries that the shards need; 0 if one has not told.
+    async fn kept(&self, log: &LogNow) -> Result<Kept, ReadError> {
         let needs = futures::future::try_join_all(every().map(|shard| self.snapshots.needs(shard))).await?;
         // A position behind the end is of a log that was replaced by an older copy of it.
         let is_of_log = |needs: &Needs| needs.log == log.created && needs.from <= log.last + 1;
-        let from = needs.into_iter().map(|needs| needs.filter(is_of_log).map_or(0, |needs| needs.from));
-        Ok(from.min().unwrap_or(0))
+        let needs: Vec<Option<Needs>> = needs.into_iter().map(|needs| needs.filter(is_of_log)).collect();
+        let first = |of: fn(&Needs) -> u64| needs.iter().map(|needs| needs.as_ref().map_or(0, of)).min().unwrap_or(0);
+        let needed_from = first(|needs| needs.from);
+        let unwritten_from = if self.has_history { first(|needs| needs.unwritten_from.unwrap_or(0)) } else { u64::MAX };
+        Ok(Kept { needed_from, unwritten_from })
     }
 }

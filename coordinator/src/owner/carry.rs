@@ -16,8 +16,9 @@ use crate::shards::every;
 
 /// How much longer than until its deadline what is carried of an open run is kept: the next owner may come late.
 const KEPT_AFTER_DEADLINE: Duration = Duration::from_secs(2 * RETENTION.as_secs());
-/// How long a carried run can be read after its end, if it has left the log.
+/// How long a carried run can be read after its end, if it has left the log. With a history, it may have to wait for that.
 const KEPT_AFTER_END: Duration = Duration::from_secs(3600);
+const KEPT_FOR_HISTORY: Duration = RETENTION;
 /// The pause before a fence is written again that the broker did not confirm.
 const PAUSE: Duration = Duration::from_secs(1);
 /// How long a run is left alone that could not be carried.
@@ -87,7 +88,8 @@ impl OwnerTask {
         let now = ::nats::now();
         let deadline = state.run(run).map(|known| known.run.deadline());
         let (last, is_owed) = (state.half_carried_last(run).unwrap_or(0), slice.owed.holds(run));
-        let expires = deadline.map_or(now.after(KEPT_AFTER_END), |deadline| deadline.after(KEPT_AFTER_DEADLINE));
+        let after_end = if self.io.history.is_some() { KEPT_FOR_HISTORY } else { KEPT_AFTER_END };
+        let expires = deadline.map_or(now.after(after_end), |deadline| deadline.after(KEPT_AFTER_DEADLINE));
         let (journal, order) = (self.io.journal.clone(), Order { run, fence, expires });
         self.carrying.by_shard.insert(shard, run);
         self.carrying.done.spawn(async move {

@@ -11,6 +11,7 @@ use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::time::Duration;
 
+use ::history::{History, HistoryError};
 use ::objects::Objects;
 use formats::openai::responses::ResponseId;
 use futures::future::join_all;
@@ -69,19 +70,26 @@ enum Unerased {
     /// Everything except the objects is erased.
     #[error("{0}")]
     Objects(::objects::ReadError),
+    /// Everything except what the history has is erased.
+    #[error("{0}")]
+    History(HistoryError),
 }
 
 impl Unerased {
     fn left(&self) -> Left {
         match self {
             Self::Run(_) => Left::All,
-            Self::Objects(_) => Left::Objects,
+            Self::Objects(_) | Self::History(_) => Left::Objects,
         }
     }
 
     fn remedy(&self) -> &'static str {
         match self {
             Self::Run(_) => "if this persists, check that the coordinator may purge: see `toolyard nats-config`",
+            Self::History(_) => {
+                "only the history still has the runs. If this persists, check that its store responds: see \
+                 docs/howto/history.md"
+            }
             Self::Objects(_) => {
                 "only objects are left. If this persists, check that the object store responds and that the \
                  coordinator may list and delete objects: see docs/howto/objects.md"
@@ -141,7 +149,7 @@ impl OwnerTask {
         if !due.is_empty() {
             let (journal, requests) = (self.io.journal.clone(), self.io.requests.clone());
             let (objects, letters) = (self.io.objects.clone(), self.io.letters.clone());
-            let places = Places { journal, requests, objects, letters };
+            let places = Places { journal, requests, objects, history: self.io.history.clone(), letters };
             self.erasures.batches.spawn(async move { places.erase_all(due).await });
         }
     }
@@ -216,6 +224,7 @@ struct Places {
     journal: Journal,
     requests: Requests,
     objects: Objects,
+    history: Option<History>,
     letters: Option<Queue>,
 }
 
@@ -224,6 +233,7 @@ struct Places {
 struct Refused {
     run: Option<ReadError>,
     objects: Option<::objects::ReadError>,
+    history: Option<HistoryError>,
 }
 
 impl Places {
@@ -237,6 +247,7 @@ impl Places {
                 match error.clone() {
                     Unerased::Run(error) => refused.run = Some(error),
                     Unerased::Objects(error) => refused.objects = Some(error),
+                    Unerased::History(error) => refused.history = Some(error),
                 }
             }
             done.extend(some.iter().map(|(owed, _)| owed.clone()).zip(results));
@@ -247,15 +258,27 @@ impl Places {
     /// Erases everything of a run except its entry in the index, or only its objects.
     async fn erase(&self, owed: &OwedErasure, left: Left, refused: &Refused) -> Result<(), Unerased> {
         if left == Left::Objects {
-            return self.erase_objects(owed.run, refused).await.map_err(Unerased::Objects);
+            return self.erase_beside(owed, refused).await;
         }
         if let Some(error) = &refused.run {
             return Err(Unerased::Run(error.clone()));
         }
         self.erase_requests(owed).await.map_err(Unerased::Run)?;
-        let objects = self.erase_objects(owed.run, refused).await;
+        let beside = self.erase_beside(owed, refused).await;
         self.journal.erase(owed.run, owed.through).await.map_err(Unerased::Run)?;
-        objects.map_err(Unerased::Objects)
+        beside
+    }
+
+    /// Erases what is stored of a run beside the log: objects, and what the history has.
+    async fn erase_beside(&self, owed: &OwedErasure, refused: &Refused) -> Result<(), Unerased> {
+        let objects = self.erase_objects(owed.run, refused).await;
+        let history = match (&self.history, &refused.history) {
+            (None, _) => Ok(()),
+            (Some(_), Some(error)) => Err(error.clone()),
+            (Some(history), None) => history.erase(owed.run, owed.through).await,
+        };
+        objects.map_err(Unerased::Objects)?;
+        history.map_err(Unerased::History)
     }
 
     async fn erase_requests(&self, owed: &OwedErasure) -> Result<(), ReadError> {

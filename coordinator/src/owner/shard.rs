@@ -5,7 +5,9 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use owner::erasure::Erasures;
+use owner::retention::Unwritten;
 use owner::{Outbox, SnapshotSchedule};
+use proto::convert::snapshot::Needs;
 use run::{Entry, RunId};
 use tokio::sync::oneshot;
 use tokio::time::Instant;
@@ -24,6 +26,12 @@ pub(super) struct ShardTask {
     pub(super) following: Following,
     /// Every entry up to here was passed to the watchers at that time.
     pub(super) seen: u64,
+    /// The last entry of the shard that was received, or its barrier.
+    pub(super) newest: u64,
+    /// What the history still needs of the log.
+    pub(super) unwritten: Unwritten,
+    /// What was told last about the shard's needs of the log.
+    pub(super) told: Option<Needs>,
     /// The entries passed on since the shard has been followed without a gap.
     pub(super) recent: Recent,
     /// Ended runs that are still to be erased.

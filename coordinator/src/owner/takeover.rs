@@ -9,6 +9,7 @@ use std::time::Duration;
 use futures::StreamExt as _;
 use futures::stream;
 use owner::erasure::{Erasures, OwedErasure};
+use owner::retention::Unwritten;
 use owner::{Known, Outbox, Phase, SnapshotSchedule, Takeover};
 use proto::convert::snapshot::{Needs, Snapshot};
 use run::{RunId, Shard, TenantId, Timestamp};
@@ -96,6 +97,7 @@ pub(super) struct Written {
     shard: Shard,
     claim: u64,
     through: u64,
+    needs: Needs,
     /// Its location in the bucket. If it was not written, the location of the other one, if that is known.
     result: Result<Stored, Option<Stored>>,
 }
@@ -181,7 +183,8 @@ impl OwnerTask {
             if !follows {
                 slice.recent = Recent::default();
             }
-            slice.seen = from;
+            (slice.seen, slice.newest) = (from, tip);
+            (slice.unwritten, slice.told) = (Unwritten::default(), None);
             slice.snapshot =
                 super::shard::Snapshot { stored, log, needs_from: 0, schedule: SnapshotSchedule::at(written) };
             slice.fence = fence;
@@ -379,8 +382,31 @@ impl OwnerTask {
             }
             if slice.snapshot.schedule.is_due(applied, now) {
                 self.write_snapshot(shard);
+            } else {
+                self.tell_unwritten(shard);
             }
         }
+    }
+
+    /// Tells that the history needs less of the log, also if nothing happens in a shard any more. The rest stays as it
+    /// was told with the snapshot.
+    fn tell_unwritten(&mut self, shard: Shard) {
+        let Some(history) = &self.io.history else { return };
+        let through = history.through(shard);
+        let Some(open_from) = self.owner.shard(shard).map(owner::ShardState::needed_from) else { return };
+        let Some(slice) = self.slices.get_mut(usize::from(shard.0)) else { return };
+        let Some(told) = &mut slice.told else { return };
+        let unwritten_from = Some(slice.unwritten.tell(slice.newest, open_from, through));
+        if told.unwritten_from == unwritten_from {
+            return;
+        }
+        told.unwritten_from = unwritten_from;
+        let (needs, snapshots) = (*told, self.io.snapshots.clone());
+        self.send(async move {
+            if let Err(error) = snapshots.write_needs(shard, needs).await {
+                tracing::debug!(%shard, %error, "telling what the history needs of the log failed");
+            }
+        });
     }
 
     /// Stores a barrier in a shard without entries, so that its position moves on: what it needs of the log is told
@@ -407,9 +433,13 @@ impl OwnerTask {
         let letters = slice.outbox.list().map(|letter| (letter.subject.clone(), letter.body.clone())).collect();
         let (log, erasures, erasures_behind) = (slice.snapshot.log, slice.owed.list(), slice.owed.behind());
         let log_bytes = slice.log_bytes.list();
-        let needs_from = state.needed_from(::nats::now());
-        slice.snapshot.needs_from = needs_from;
-        let needs = Needs { log, from: needs_from.min(needed_of(&slice.owed)) };
+        let (open_from, newest) = (state.needed_from(::nats::now()), slice.newest);
+        slice.snapshot.needs_from = open_from;
+        let unwritten_from = self.io.history.as_ref().map(|history| {
+            let through = history.through(shard);
+            slice.unwritten.tell(newest, open_from, through)
+        });
+        let needs = Needs { log, from: open_from.min(needed_of(&slice.owed)), unwritten_from };
         let snapshot = Snapshot { log, through, open, erasures, erasures_behind, letters, log_bytes };
         self.writes.spawn(async move {
             let result = match snapshots.write(shard, &snapshot, before).await {
@@ -429,16 +459,19 @@ impl OwnerTask {
                     }
                 }
             };
-            Written { shard, claim, through, result }
+            Written { shard, claim, through, needs, result }
         });
     }
 
     pub(super) fn snapshot_written(&mut self, written: Written) {
-        let Written { shard, claim, through, result } = written;
+        let Written { shard, claim, through, needs, result } = written;
         if super::claim(&self.owner, shard) != Some(claim) {
             return;
         }
         let Some(slice) = self.slice_mut(shard) else { return };
+        if result.is_ok() {
+            slice.told = Some(needs);
+        }
         let super::shard::Snapshot { stored: location, schedule, .. } = &mut slice.snapshot;
         match result {
             Ok(stored) => {

@@ -1,11 +1,12 @@
 //! Requests to erase runs. Each is an event of its run, and the owner of the run's shard performs it.
 
-use proto::subject::SubjectKind;
+use proto::subject::{Subject, SubjectKind};
 use run::{Command, RunId, TenantId};
 
 use super::{DECISIONS_MAX, Runs};
 use crate::admission::error::RequestError;
 use crate::nats::journal::AppendError;
+use owner::Known;
 
 /// The beginning of the reason with which the calls of an erased run are cancelled.
 const REASON: &str = "erased by an operator";
@@ -21,6 +22,11 @@ pub(crate) enum EraseOutcome {
     Requested,
 }
 
+/// The reason as it is stored.
+fn of(reason: &str) -> String {
+    if reason.is_empty() { REASON.to_owned() } else { format!("{REASON}: {reason}") }
+}
+
 impl Runs {
     /// Stores the request to erase a run. `tenant`: the tenant that the run must belong to, if any. `reason`: `None` to
     /// only look for the run.
@@ -34,6 +40,9 @@ impl Runs {
             let (known, bytes) = self.journal.known_with_bytes(id).await?;
             let is_of_tenant = tenant.is_none_or(|tenant| known.run.tenant() == Some(tenant));
             if known.run.opened_at().is_none() {
+                if let Some(past) = Box::pin(self.journal.past(id)).await? {
+                    return self.erase_known_past(&past, tenant, reason).await;
+                }
                 return match (tenant, reason) {
                     (None, Some(_)) => self.erase_rest(id, known.last).await,
                     (Some(_), _) | (_, None) => Ok(EraseOutcome::NoRun),
@@ -43,14 +52,60 @@ impl Runs {
                 return Ok(EraseOutcome::NoRun);
             }
             let Some(reason) = reason else { return Ok(EraseOutcome::Matched) };
-            let reason = if reason.is_empty() { REASON.to_owned() } else { format!("{REASON}: {reason}") };
-            let events = known.run.decide(Command::EraseRun { reason, bytes }, ::nats::now())?;
+            let events = known.run.decide(Command::EraseRun { reason: of(reason), bytes }, ::nats::now())?;
             if events.is_empty() {
                 return Ok(EraseOutcome::Matched);
             }
             match self.journal.append(id, &events, None, known.expected(&SubjectKind::Run)).await {
                 Ok(_) => return Ok(EraseOutcome::Requested),
                 // Another command for the run was stored first; decide again.
+                Err(AppendError::Conflict) => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Err(RequestError::Contended)
+    }
+
+    /// As [`Self::erase_run`], for a run of a tenant that the history lists. A run that the log has as well is left
+    /// out, because it is found there.
+    pub(crate) async fn erase_past_run(
+        &self,
+        id: RunId,
+        tenant: Option<&TenantId>,
+        reason: Option<&str>,
+    ) -> Result<EraseOutcome, RequestError> {
+        if self.journal.known(id).await?.run.opened_at().is_some() {
+            return Ok(EraseOutcome::NoRun);
+        }
+        match Box::pin(self.journal.past(id)).await? {
+            Some(past) => self.erase_known_past(&past, tenant, reason).await,
+            None => Ok(EraseOutcome::NoRun),
+        }
+    }
+
+    /// Stores the request to erase a run that only the history has. The owner of its shard finds it in the log, and the
+    /// run is erased in the same way as others.
+    async fn erase_known_past(
+        &self,
+        past: &Known,
+        tenant: Option<&TenantId>,
+        reason: Option<&str>,
+    ) -> Result<EraseOutcome, RequestError> {
+        let run = &past.run;
+        if tenant.is_some_and(|tenant| run.tenant() != Some(tenant)) {
+            return Ok(EraseOutcome::NoRun);
+        }
+        let Some(reason) = reason else { return Ok(EraseOutcome::Matched) };
+        // It takes no bytes of the log any more.
+        let events = run.decide(Command::EraseRun { reason: of(reason), bytes: 0 }, ::nats::now())?;
+        if events.is_empty() {
+            return Ok(EraseOutcome::Matched);
+        }
+        for _ in 0..DECISIONS_MAX {
+            let subject = Subject { run: run.id(), place: SubjectKind::Run };
+            let revision = self.journal.last_output(&subject).await?;
+            match self.journal.append(run.id(), &events, None, revision).await {
+                Ok(_) => return Ok(EraseOutcome::Requested),
                 Err(AppendError::Conflict) => {}
                 Err(error) => return Err(error.into()),
             }

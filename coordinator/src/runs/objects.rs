@@ -14,6 +14,7 @@ use crate::auth::audit;
 use crate::auth::callers::Role;
 use crate::nats::requests::PutError;
 use crate::nats::setup::RETENTION;
+use crate::objects::Results;
 use crate::objects::uploads::{Place, Uploads};
 
 /// Default lifetime of a link: enough for a download that begins immediately.
@@ -51,6 +52,19 @@ pub(crate) struct AskedFile {
 }
 
 impl Runs {
+    /// Where results of runs are read.
+    pub(crate) fn results(&self) -> Results {
+        Results { objects: self.objects.clone(), history: self.journal.history().cloned() }
+    }
+
+    /// Until when an object can be read: the history keeps results for longer.
+    fn readable_until(&self, id: &ObjectId) -> Timestamp {
+        match (id, self.journal.history()) {
+            (ObjectId::Result { run, .. }, Some(history)) => run.created_at().after(history.retention().max(RETENTION)),
+            (ObjectId::Result { .. } | ObjectId::Upload(_), _) => kept_until(id),
+        }
+    }
+
     pub(crate) async fn object(&self, id: &ObjectId) -> Result<Object, RequestError> {
         self.caller.must(Role::Read)?;
         let found = match id {
@@ -80,7 +94,7 @@ impl Runs {
     ) -> Result<(String, Timestamp), RequestError> {
         let made = async {
             self.object(id).await?;
-            let until = ::nats::now().after(lifetime.unwrap_or(LINK)).min(kept_until(id));
+            let until = ::nats::now().after(lifetime.unwrap_or(LINK)).min(self.readable_until(id));
             let until = self.caller.gives_until(until);
             Ok((self.callers.link(&self.caller, id.clone(), until)?, until))
         };

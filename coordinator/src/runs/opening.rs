@@ -359,7 +359,10 @@ impl Runs {
             // Its opening stays on its subject, so the log accepts no other one.
             Opened::TooLate => return Ok(Found::Free(revision)),
             Opened::No if self.journal.may_have_left(taken.run).await? => {
-                return Err(RequestError::EventsExpired(taken.run));
+                match Box::pin(self.journal.past(taken.run)).await? {
+                    Some(_) => Found::Opened(taken.run),
+                    None => return Err(RequestError::EventsExpired(taken.run)),
+                }
             }
             Opened::No if age > run::NEVER_OPENED_AFTER => return Ok(Found::Free(revision)),
             Opened::No => Found::Pending { run: taken.run, revision, looked_at },

@@ -30,9 +30,13 @@ impl Runs {
             run.decide(Command::Redrive { call: call_id.clone(), into: id }, ::nats::now())?;
             Ok((call.clone(), None))
         };
-        let (Known { run, .. }, (call, redriven)) = self.found_in(self.replay(id).await?, find).await?;
+        let (Known { run, is_past, .. }, (call, redriven)) = self.found_in(self.replay(id).await?, find).await?;
         if let Some(into) = redriven {
             return self.known(into).await.map(|known| known.run);
+        }
+        // It could not be recorded, so the call would be redriven again and again.
+        if is_past {
+            return Err(RequestError::EventsExpired(id));
         }
         let spec = call.spec();
         let accepted = call.accepted_at();

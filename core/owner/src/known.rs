@@ -20,6 +20,8 @@ pub struct Known {
     pub carried: u64,
     /// The last entry on each place that was passed over, including void jobs. Empty except in rare cases.
     unread: Vec<(SubjectKind, u64)>,
+    /// It was read from the history: the log has nothing of it, and nothing can be appended.
+    pub is_past: bool,
 }
 
 /// What an append expects to be last on its subject.
@@ -53,7 +55,7 @@ impl Known {
     /// A run before anything of its log was read.
     #[must_use]
     pub fn new(id: RunId) -> Self {
-        Self { run: Arc::new(Run::new(id)), first: 0, last: 0, carried: 0, unread: Vec::new() }
+        Self { run: Arc::new(Run::new(id)), first: 0, last: 0, carried: 0, unread: Vec::new(), is_past: false }
     }
 
     /// Applies the next entry, and adds the facts that the run accepted from it to `heard`.

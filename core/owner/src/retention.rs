@@ -1,5 +1,6 @@
 //! What of the log may go: runs that have ended leave it with their age, or earlier if they fill it. Open runs stay,
-//! and so does everything that an owner still needs.
+//! and so does everything that an owner still needs. With a history, runs stay until it has them, as long as there is
+//! room.
 
 use std::time::Duration;
 
@@ -13,6 +14,9 @@ pub const UNCARRIED_AGE: Duration = Duration::from_secs(15);
 /// Entries that are older than this are carried whatever the log's size is, because the broker drops them at an age that
 /// is not much higher.
 pub const CARRIED_AFTER: Duration = Duration::from_secs(20 * 3600);
+/// The part of the log, in percent, above which the oldest go although the history does not have them. New work is
+/// refused at 85 %, and losing the history must not stop it.
+pub const UNWRITTEN_PERCENT: u8 = 80;
 /// For fewer entries a log that is too full is not cut: each cut makes the broker look at all its consumers.
 const ENTRIES_MIN: u64 = 512;
 
@@ -59,6 +63,30 @@ pub struct LogState {
     pub messages: Fill,
 }
 
+/// What leaves the log.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Leaving {
+    /// The first entry that stays.
+    pub from: u64,
+    /// How many entries leave behind the first one that the history may lack. Those of open runs and of runs that it
+    /// has are counted too, so it lacks at most so many.
+    pub unwritten: u64,
+}
+
+/// The first entries that the log keeps for others.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Kept {
+    /// The first entry that any shard needs.
+    pub needed_from: u64,
+    /// The first entry of runs that have ended and may not be in the history yet; `u64::MAX` without a history.
+    pub unwritten_from: u64,
+}
+
+impl Kept {
+    /// As if nothing needed the log.
+    pub const NOTHING: Self = Self { needed_from: u64::MAX, unwritten_from: u64::MAX };
+}
+
 impl Tail {
     /// Whether anything is to go because the log is too full.
     #[must_use]
@@ -66,20 +94,55 @@ impl Tail {
         bytes.above(self.percent) > 0 || messages.above(self.percent) > 0
     }
 
-    /// The entry before which everything leaves the log; `None` if nothing does now. `needed_from` is the first entry
-    /// that any shard needs.
+    /// What leaves the log; `None` if nothing does now.
     #[must_use]
-    pub fn keep_from(&self, log: &LogState, needed_from: u64) -> Option<u64> {
-        let entries = (log.last + 1).saturating_sub(log.first);
+    pub fn leaving(&self, log: &LogState, kept: Kept) -> Option<Leaving> {
+        let Kept { needed_from, unwritten_from } = kept;
+        let from = log.above(self.percent).max(log.young_from).min(log.settling_from).min(needed_from);
+        let from = from.min(unwritten_from.max(log.above(UNWRITTEN_PERCENT)));
+        let unwritten = from.saturating_sub(unwritten_from.max(log.first));
+        (from > log.first).then_some(Leaving { from, unwritten })
+    }
+}
+
+impl LogState {
+    /// The entry from which on the log takes no more than this part of its limits; 0 if it takes no more now.
+    fn above(&self, percent: u8) -> u64 {
+        let entries = (self.last + 1).saturating_sub(self.first);
         // As if all entries had the same size: the next decision corrects it.
         let share = |fill: Fill| {
-            let part = u128::from(entries) * u128::from(fill.above(self.percent)) / u128::from(fill.used.max(1));
+            let part = u128::from(entries) * u128::from(fill.above(percent)) / u128::from(fill.used.max(1));
             u64::try_from(part).unwrap_or(u64::MAX)
         };
-        let excess = share(log.bytes).max(share(log.messages));
-        let by_size = if excess < ENTRIES_MIN { 0 } else { log.first.saturating_add(excess) };
-        let from = by_size.max(log.young_from).min(log.settling_from).min(needed_from);
-        (from > log.first).then_some(from)
+        let excess = share(self.bytes).max(share(self.messages));
+        if excess < ENTRIES_MIN { 0 } else { self.first.saturating_add(excess) }
+    }
+}
+
+/// The first entry that a shard's history still needs, as its owner tells it. A run that ended is read from its opening
+/// on, which may be long before its end.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Unwritten {
+    told: u64,
+    /// The shard's last entry at some moment, and the first entry of the runs that were open then.
+    waiting: Option<(u64, u64)>,
+}
+
+impl Unwritten {
+    /// The first entry that the history needs; 0 if that is not known. `newest` is the shard's last entry, `open_from`
+    /// the first one of its open runs, and `through` the entry up to which runs that ended are in the history.
+    ///
+    /// Runs that end after `newest` are open there or open later. So once the history has all that ended until then, it
+    /// needs nothing before `open_from`.
+    pub fn tell(&mut self, newest: u64, open_from: u64, through: Option<u64>) -> u64 {
+        if let Some((end, from)) = self.waiting
+            && through.is_some_and(|through| through >= end)
+        {
+            self.told = self.told.max(from);
+            self.waiting = None;
+        }
+        self.waiting.get_or_insert((newest, open_from));
+        self.told
     }
 }
 
@@ -89,6 +152,12 @@ mod tests {
 
     const HALF_EMPTY: Fill = Fill { used: 40, limit: 100 };
     const FULL: Fill = Fill { used: 100, limit: 100 };
+
+    fn leaves(tail: &Tail, log: &LogState, needed_from: u64) -> Option<u64> {
+        let leaving = tail.leaving(log, Kept { needed_from, unwritten_from: u64::MAX })?;
+        assert_eq!(leaving.unwritten, 0, "there is no history");
+        Some(leaving.from)
+    }
 
     fn log() -> LogState {
         LogState {
@@ -104,28 +173,28 @@ mod tests {
     #[test]
     fn what_is_old_leaves_and_what_is_needed_stays() {
         let tail = Tail::default();
-        assert_eq!(tail.keep_from(&log(), u64::MAX), None, "all of it is young, and there is room");
+        assert_eq!(leaves(&tail, &log(), u64::MAX), None, "all of it is young, and there is room");
         let aged = LogState { young_from: 15_000, ..log() };
-        assert_eq!(tail.keep_from(&aged, u64::MAX), Some(15_000));
-        assert_eq!(tail.keep_from(&aged, 12_000), Some(12_000), "an open run begins there");
-        assert_eq!(tail.keep_from(&aged, 10_001), Some(10_001), "a single one that is old leaves");
-        assert_eq!(tail.keep_from(&aged, 0), None, "a shard has told nothing");
+        assert_eq!(leaves(&tail, &aged, u64::MAX), Some(15_000));
+        assert_eq!(leaves(&tail, &aged, 12_000), Some(12_000), "an open run begins there");
+        assert_eq!(leaves(&tail, &aged, 10_001), Some(10_001), "a single one that is old leaves");
+        assert_eq!(leaves(&tail, &aged, 0), None, "a shard has told nothing");
     }
 
     #[test]
     fn a_log_that_is_too_full_loses_its_oldest_entries_until_it_is_not_and_none_that_a_copy_may_look_for() {
         let tail = Tail::default();
         for full in [LogState { bytes: FULL, ..log() }, LogState { messages: FULL, ..log() }] {
-            assert_eq!(tail.keep_from(&full, u64::MAX), Some(15_000), "half of it is above the limit");
+            assert_eq!(leaves(&tail, &full, u64::MAX), Some(15_000), "half of it is above the limit");
             let settling = LogState { settling_from: 13_000, ..full };
-            assert_eq!(tail.keep_from(&settling, u64::MAX), Some(13_000));
-            assert_eq!(tail.keep_from(&LogState { settling_from: 10_000, ..full }, u64::MAX), None);
+            assert_eq!(leaves(&tail, &settling, u64::MAX), Some(13_000));
+            assert_eq!(leaves(&tail, &LogState { settling_from: 10_000, ..full }, u64::MAX), None);
         }
         let filling = Fill { used: 52, limit: 100 };
-        assert_eq!(tail.keep_from(&LogState { bytes: filling, ..log() }, u64::MAX), None, "not worth a cut");
+        assert_eq!(leaves(&tail, &LogState { bytes: filling, ..log() }, u64::MAX), None, "not worth a cut");
         let all = Tail { percent: 0, ..tail };
-        assert_eq!(all.keep_from(&log(), u64::MAX), Some(20_000));
-        assert_eq!(all.keep_from(&LogState { last: 9_999, ..log() }, u64::MAX), None, "it is empty");
+        assert_eq!(leaves(&all, &log(), u64::MAX), Some(20_000));
+        assert_eq!(leaves(&all, &LogState { last: 9_999, ..log() }, u64::MAX), None, "it is empty");
     }
 
     #[test]
@@ -134,9 +203,39 @@ mod tests {
             for used in [0, 1, u64::MAX] {
                 let fill = Fill { used, limit: 1 };
                 let log = LogState { first, last: u64::MAX / 2, bytes: fill, messages: fill, ..log() };
-                let from = Tail::default().keep_from(&log, u64::MAX);
+                let from = leaves(&Tail::default(), &log, u64::MAX);
                 assert!(from.is_none_or(|from| from > first && from <= log.settling_from), "{from:?}");
             }
         }
+    }
+
+    #[test]
+    fn what_the_history_lacks_stays_until_the_log_is_almost_full_and_then_as_little_of_it_goes_as_must() {
+        let tail = Tail { percent: 50, age: None };
+        let lacks = |unwritten_from| Kept { needed_from: u64::MAX, unwritten_from };
+        let fuller = LogState { bytes: Fill { used: 80, limit: 100 }, ..log() };
+        assert_eq!(tail.leaving(&fuller, lacks(0)), None, "the history has nothing, and there is room");
+        assert_eq!(tail.leaving(&fuller, lacks(11_000)), Some(Leaving { from: 11_000, unwritten: 0 }));
+        assert_eq!(tail.leaving(&fuller, lacks(19_000)), Some(Leaving { from: 13_750, unwritten: 0 }));
+        let full = LogState { bytes: Fill { used: 90, limit: 100 }, ..log() };
+        assert_eq!(tail.leaving(&full, lacks(0)), Some(Leaving { from: 11_111, unwritten: 1_111 }));
+        assert_eq!(tail.leaving(&full, lacks(11_000)), Some(Leaving { from: 11_111, unwritten: 111 }));
+        let open = Kept { needed_from: 10_500, unwritten_from: 0 };
+        assert_eq!(tail.leaving(&full, open), Some(Leaving { from: 10_500, unwritten: 500 }), "an open run stays");
+        let aged = LogState { young_from: 15_000, ..log() };
+        assert_eq!(tail.leaving(&aged, lacks(12_000)), Some(Leaving { from: 12_000, unwritten: 0 }));
+    }
+
+    #[test]
+    fn the_history_needs_what_was_open_when_the_last_run_ended_that_it_has() {
+        let mut unwritten = Unwritten::default();
+        assert_eq!(unwritten.tell(100, 40, None), 0, "the history is away");
+        assert_eq!(unwritten.tell(150, 60, Some(99)), 0, "a run that ended at 100 may have begun at 1");
+        assert_eq!(unwritten.tell(200, 70, Some(100)), 40, "those that end later began at 40 or later");
+        assert_eq!(unwritten.tell(300, 250, Some(199)), 40, "one that ended at 200 may have begun at 70");
+        assert_eq!(unwritten.tell(300, 250, Some(200)), 70);
+        assert_eq!(unwritten.tell(300, 301, None), 70, "what was told stays true");
+        assert_eq!(unwritten.tell(300, 301, Some(300)), 250);
+        assert_eq!(unwritten.tell(300, 301, Some(300)), 301);
     }
 }

@@ -8,13 +8,14 @@ mod place;
 mod refusals;
 
 use std::ops::Range;
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
 use futures::{StreamExt as _, TryStreamExt as _};
 use object_store::aws::{AmazonS3, AmazonS3Builder, S3ConditionalPut};
 use object_store::path::Path;
-use object_store::{Error, GetOptions, ObjectStore as _, PutMode, PutOptions, RetryConfig};
+use object_store::{Error, GetOptions, ObjectStore, PutMode, PutOptions, RetryConfig};
 use tokio::time::{Instant, sleep, timeout};
 
 use self::link::Connector;
@@ -106,6 +107,23 @@ impl Bucket {
         }
         let store = builder.build().map_err(|error| InvalidBucket::Unusable(reason(&error)))?;
         Ok(Self { store, place })
+    }
+
+    /// The store itself, for a library that retries requests. Its paths are those of the whole bucket.
+    #[must_use]
+    pub fn store(&self) -> Arc<dyn ObjectStore> {
+        Arc::new(self.store.clone())
+    }
+
+    /// What names in the bucket begin with; without a slash at its end, and may be empty.
+    #[must_use]
+    pub fn prefix(&self) -> &str {
+        &self.place.prefix
+    }
+
+    #[must_use]
+    pub fn location(&self) -> &BucketLocation {
+        &self.place
     }
 
     /// Checks the rights that a coordinator needs. A store that is not available may come back, so that is no error.

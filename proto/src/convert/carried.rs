@@ -4,6 +4,7 @@ use bytes::Bytes;
 use prost::Message as _;
 use run::Timestamp;
 
+use super::history::HistoryMessage;
 use super::{InvalidMessage, VERSION, check_version};
 use crate::wire::v1 as wire;
 
@@ -12,17 +13,7 @@ use crate::wire::v1 as wire;
 pub struct CarriedPart {
     /// The last entry of the part before; 0 in the first part.
     pub after: u64,
-    pub entries: Vec<CarriedEntry>,
-}
-
-/// A message of the log, as it was.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct CarriedEntry {
-    /// Its subject behind the run: call, kind and pool.
-    pub place: String,
-    pub sequence: u64,
-    pub at: Timestamp,
-    pub payload: Bytes,
+    pub entries: Vec<HistoryMessage>,
 }
 
 impl CarriedPart {
@@ -34,7 +25,7 @@ impl CarriedPart {
 
     #[must_use]
     pub fn encode(&self) -> Bytes {
-        let entry = |entry: &CarriedEntry| wire::CarriedEntry {
+        let entry = |entry: &HistoryMessage| wire::CarriedEntry {
             place: entry.place.clone(),
             sequence: entry.sequence,
             at_ms: entry.at.0,
@@ -51,7 +42,7 @@ impl CarriedPart {
     pub fn decode(payload: Bytes) -> Result<Self, InvalidMessage> {
         let wire::CarriedPart { version, after, entries } = wire::CarriedPart::decode(payload)?;
         check_version(version)?;
-        let entry = |entry: wire::CarriedEntry| CarriedEntry {
+        let entry = |entry: wire::CarriedEntry| HistoryMessage {
             place: entry.place,
             sequence: entry.sequence,
             at: Timestamp(entry.at_ms),
@@ -71,7 +62,7 @@ mod tests {
     use super::*;
 
     fn part(sequences: &[u64]) -> CarriedPart {
-        let entry = |sequence: &u64| CarriedEntry {
+        let entry = |sequence: &u64| HistoryMessage {
             place: "_.run".to_owned(),
             sequence: *sequence,
             at: Timestamp(7 * sequence),

@@ -143,13 +143,15 @@ pub struct Needs {
     /// When the log was created, in nanoseconds since 1970.
     pub log: u64,
     pub from: u64,
+    /// The first entry of runs that have ended and may not be in the history yet; `None` without a history.
+    pub unwritten_from: Option<u64>,
 }
 
 impl Needs {
     #[must_use]
     pub fn encode(self) -> Bytes {
-        let Self { log, from } = self;
-        wire::ShardNeeds { version: VERSION, log, from }.encode_to_vec().into()
+        let Self { log, from, unwritten_from } = self;
+        wire::ShardNeeds { version: VERSION, log, from, unwritten_from }.encode_to_vec().into()
     }
 
     /// Decodes what a shard needs.
@@ -157,9 +159,9 @@ impl Needs {
     /// # Errors
     /// The message is something else.
     pub fn decode(payload: Bytes) -> Result<Self, InvalidMessage> {
-        let wire::ShardNeeds { version, log, from } = wire::ShardNeeds::decode(payload)?;
+        let wire::ShardNeeds { version, log, from, unwritten_from } = wire::ShardNeeds::decode(payload)?;
         check_version(version)?;
-        Ok(Self { log, from })
+        Ok(Self { log, from, unwritten_from })
     }
 }
 

@@ -14,7 +14,7 @@ use futures::TryStreamExt as _;
 use nats::append::AppendFailure;
 use owner::Known;
 use owner::retention::UNCARRIED_AGE;
-use proto::convert::carried::{CarriedEntry, CarriedPart};
+use proto::convert::carried::CarriedPart;
 use proto::names;
 use proto::subject;
 use run::{RunId, Shard, Timestamp};
@@ -217,7 +217,7 @@ impl Journal {
                 }
                 bytes += message.payload.len();
                 (through, is_new) = (message.sequence, true);
-                part.entries.push(entry(run, message));
+                part.entries.push(message);
             }
             if page.last || pages.through() > through {
                 break;
@@ -335,7 +335,8 @@ impl Journal {
 
 /// The messages of a part after an entry.
 fn messages(run: RunId, part: CarriedPart, after: u64) -> Vec<Stored> {
-    part.entries.into_iter().filter(|entry| entry.sequence > after).map(|entry| stored(run, entry)).collect()
+    let later = part.entries.into_iter().filter(|entry| entry.sequence > after).collect();
+    Batch::of_past(run, later).messages
 }
 
 /// The claim of a fence; 0 if it is of another bucket of leases.
@@ -343,26 +344,6 @@ fn claim_of(fence: &[u8], leases: i64) -> u64 {
     let (claim, of) = fence.split_at_checked(8).unwrap_or_default();
     let is_of = i64::from_be_bytes(of.try_into().unwrap_or_default()) == leases;
     claim.try_into().ok().filter(|_| is_of).map_or(0, u64::from_be_bytes)
-}
-
-fn stored(run: RunId, entry: CarriedEntry) -> Stored {
-    let CarriedEntry { place, sequence, at, payload } = entry;
-    let subject = format!("{}{place}", in_front(run));
-    let bytes = counted_bytes(u32::try_from(payload.len()).unwrap_or(u32::MAX));
-    let what = decode(&subject, payload.clone(), sequence, at);
-    Stored { sequence, subject, bytes, what, at, payload }
-}
-
-fn entry(run: RunId, message: Stored) -> CarriedEntry {
-    let Stored { sequence, subject, at, payload, .. } = message;
-    let place = subject.strip_prefix(&in_front(run)).unwrap_or(&subject).to_owned();
-    CarriedEntry { place, sequence, at, payload }
-}
-
-/// The beginning of all subjects of a run.
-fn in_front(run: RunId) -> String {
-    let all = subject::of_run(run);
-    all.strip_suffix('>').unwrap_or(&all).to_owned()
 }
 
 #[cfg(test)]

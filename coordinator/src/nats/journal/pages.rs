@@ -86,14 +86,14 @@ impl RunPages {
         Self { journal, run, bytes, read, first, through: 0, mode, mark: 0, with_messages: false }
     }
 
+    /// Pages with the messages of their entries.
+    pub(crate) fn with_messages(self) -> Self {
+        Self { with_messages: true, ..self }
+    }
+
     /// Pages with everything that was stored before a barrier.
     pub(super) fn behind(self, mark: u64) -> Self {
         Self { mark, ..self }
-    }
-
-    /// Pages with the messages of their entries.
-    pub(super) fn with_messages(self) -> Self {
-        Self { with_messages: true, ..self }
     }
 
     /// The last entry that was read.
@@ -187,7 +187,7 @@ impl RunPages {
             Mode::Uncounted => 0,
             Mode::Carried { through, .. } => *through,
         };
-        let messages = if self.with_messages { batch.messages.clone() } else { Vec::new() };
+        let messages = if self.with_messages { batch.of_history(self.run) } else { Vec::new() };
         let page = batch.page(self.through);
         self.through = page.through;
         Page { carried, messages, ..page }
@@ -382,13 +382,14 @@ pub(super) struct Stored {
     pub(super) subject: String,
     pub(super) bytes: u64,
     pub(super) what: Decoded,
+    /// When the broker stored it.
     pub(super) at: Timestamp,
     pub(super) payload: Bytes,
 }
 
 impl Stored {
     /// Whether it begins with the run's first entry. The rest of a run that ages out does not.
-    fn opens(&self) -> bool {
+    pub(super) fn opens(&self) -> bool {
         matches!(&self.what, Decoded::Entry(_, entry) if matches!(entry.events.first(), Some(Event::RunOpened(_))))
     }
 }

@@ -16,6 +16,9 @@ use object_store::{ClientConfigKey, ClientOptions, Error, Result};
 
 /// Connect timeout for each of a host's addresses.
 const CONNECT_PATIENCE: Duration = Duration::from_secs(2);
+/// How long a store may take to begin its answer. Callers of this crate give up earlier; the history has no timeout of
+/// its own for writes.
+const ANSWER_PATIENCE: Duration = Duration::from_secs(30);
 /// How long an idle connection is kept: shorter than stores keep them.
 const IDLE: Duration = Duration::from_secs(15);
 
@@ -49,7 +52,9 @@ impl Connect for Connector {
 impl HttpService for Link {
     async fn call(&self, request: HttpRequest) -> Result<HttpResponse, HttpError> {
         // The kind only matters for the library's retries, which are off.
-        let response = self.0.request(request).await.map_err(|error| HttpError::new(HttpErrorKind::Request, error))?;
+        let response = tokio::time::timeout(ANSWER_PATIENCE, self.0.request(request)).await;
+        let response = response.map_err(|late| HttpError::new(HttpErrorKind::Timeout, late))?;
+        let response = response.map_err(|error| HttpError::new(HttpErrorKind::Request, error))?;
         let broken = |error| HttpError::new(HttpErrorKind::Interrupted, error);
         Ok(response.map(|body| HttpResponseBody::new(body.map_err(broken))))
     }

@@ -1,0 +1,262 @@
+//! Writes runs that have ended to the history: for each shard that is ours, part by part in the order of the log.
+//!
+//! The position up to which the runs of a shard are stored is in the history itself, and is written together with them.
+//! So the next owner goes on from there. Runs that are written twice have the same content. A run is written when it is
+//! not open any more, and again after an entry that came later.
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use ::history::{EndedRun, History, HistoryError, PART_BYTES};
+use futures::StreamExt as _;
+use futures::stream::FuturesUnordered;
+use owner::Known;
+use proto::convert::history::{HistoryMessage, HistoryPosition};
+use run::{Content, ObjectId, Outcome, Run, RunId, Shard, Timestamp};
+use tokio::sync::watch;
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+
+use crate::metrics::COUNTS;
+use crate::nats::journal::{Journal, PAGE_BYTES, ReadError, RunPages, Whole};
+use crate::objects::{BrokenObject, Results};
+use crate::owner::{OpenAmong, OwnerHandle, Stopped};
+use crate::shards::{Owned, every};
+
+/// The pause between two rounds. Each round writes one file for each shard in which runs ended.
+const ROUND: Duration = Duration::from_secs(5);
+/// Parts of a shard that are written in a round, so that none keeps the others waiting.
+const PARTS_MAX: usize = 32;
+
+/// How often objects of runs that are kept no more are removed, by the owner of the first shard.
+const EXPIRE: Duration = Duration::from_secs(3600);
+const FIRST: Shard = Shard(0);
+
+pub(crate) struct HistoryWriter {
+    pub(crate) history: History,
+    pub(crate) journal: Journal,
+    /// The objects of runs, which are copied.
+    pub(crate) results: Results,
+    pub(crate) owner: OwnerHandle,
+    pub(crate) owned: watch::Receiver<Owned>,
+}
+
+#[derive(Debug, thiserror::Error)]
+enum WriteError {
+    #[error(transparent)]
+    History(#[from] HistoryError),
+    #[error(transparent)]
+    Read(#[from] ReadError),
+    #[error(transparent)]
+    Object(#[from] BrokenObject),
+    #[error(transparent)]
+    Stopped(#[from] Stopped),
+    #[error("run {0} has ended according to its owner, but not according to the log")]
+    NotEnded(RunId),
+}
+
+impl HistoryWriter {
+    pub(crate) async fn keep(self, stop: CancellationToken) {
+        let mut round = tokio::time::interval(ROUND);
+        round.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        // Since when each shard of ours was not written completely.
+        let mut behind: HashMap<Shard, Instant> = HashMap::new();
+        let mut expired_at: Option<Instant> = None;
+        loop {
+            tokio::select! {
+                _ = round.tick() => {}
+                () = stop.cancelled() => break,
+            }
+            if self.owned.borrow().holds(FIRST) && expired_at.is_none_or(|at| at.elapsed() >= EXPIRE) {
+                expired_at = Some(Instant::now());
+                if let Err(error) = self.history.remove_expired_objects(::nats::now()).await {
+                    tracing::warn!(%error, "removing expired objects from the history failed, trying again later");
+                }
+            }
+            let ours: Vec<Shard> = every().filter(|shard| self.owned.borrow().holds(*shard)).collect();
+            for shard in every().filter(|shard| !ours.contains(shard)) {
+                self.history.end(shard).await;
+                behind.remove(&shard);
+            }
+            // Cut off, it is harmless: the next owner goes on from what was written.
+            tokio::select! {
+                () = self.write_all(&ours, &mut behind) => {}
+                () = stop.cancelled() => break,
+            }
+        }
+        futures::future::join_all(every().map(|shard| self.history.end(shard))).await;
+    }
+
+    async fn write_all(&self, shards: &[Shard], behind: &mut HashMap<Shard, Instant>) {
+        let began = Instant::now();
+        let mut writes: FuturesUnordered<_> =
+            shards.iter().map(|shard| async move { (*shard, self.write(*shard).await) }).collect();
+        let (mut failed, mut error) = (0_u64, None);
+        while let Some((shard, written)) = writes.next().await {
+            match written {
+                Ok(true) => {
+                    behind.remove(&shard);
+                }
+                Ok(false) => {
+                    behind.entry(shard).or_insert(began);
+                }
+                Err(why) => {
+                    behind.entry(shard).or_insert(began);
+                    (failed, error) = (failed + 1, Some(why));
+                }
+            }
+        }
+        let oldest = behind.values().min().map_or(Duration::ZERO, Instant::elapsed);
+        COUNTS.history_behind.set(oldest.as_secs_f64());
+        if let Some(error) = error {
+            COUNTS.history_failed.add(failed);
+            tracing::warn!(
+                %error, shards = failed, place = self.history.place(),
+                "writing runs that have ended to the history failed, trying again; they stay in the log meanwhile"
+            );
+        }
+    }
+
+    /// Writes what has ended in a shard. Returns whether that is everything.
+    async fn write(&self, shard: Shard) -> Result<bool, WriteError> {
+        let Some(OpenAmong { newest, log, .. }) = self.owner.open_among(shard, Vec::new()).await? else {
+            // It is being taken over.
+            return Ok(false);
+        };
+        let mut through = self.history.begin(shard, log).await?;
+        for _ in 0..PARTS_MAX {
+            if through >= newest {
+                return Ok(true);
+            }
+            through = self.write_part(shard, log, (through, newest)).await?;
+        }
+        Ok(through >= newest)
+    }
+
+    /// Writes the runs that ended in the next part of a shard. Returns where the part ends.
+    async fn write_part(&self, shard: Shard, log: u64, (after, newest): (u64, u64)) -> Result<u64, WriteError> {
+        let mut part = self.journal.of_shard(shard, after, newest).await?;
+        let ids = part.ids();
+        // Asked after the part was read, and before anything of it is written.
+        let Some(OpenAmong { open, .. }) = self.owner.open_among(shard, ids.clone()).await? else { return Ok(after) };
+        let mut ended = Vec::new();
+        for id in ids.into_iter().filter(|id| !open.contains(id)) {
+            match part.take(id) {
+                // It ended after this part. It is written with its last entry.
+                Some(whole) if !whole.known.run.status().is_final() => {}
+                Some(whole) => ended.extend(self.prepare(whole).await?),
+                None => {
+                    if let Some(whole) = self.read(id).await? {
+                        ended.extend(self.prepare(whole).await?);
+                    }
+                }
+            }
+        }
+        let (through, runs) = (part.through, ended.len());
+        self.history.put(shard, ended, HistoryPosition { log, through }).await?;
+        COUNTS.history_runs.add(runs as u64);
+        Ok(through)
+    }
+
+    /// Reads a run that began before the part; `None` if it was erased or has left the log.
+    async fn read(&self, id: RunId) -> Result<Option<Whole>, WriteError> {
+        let (mut known, mut messages) = (Known::new(id), Vec::new());
+        let mut pages = RunPages::new(self.journal.clone(), id, PAGE_BYTES).with_messages();
+        loop {
+            let mut page = pages.next_known().await?;
+            let (is_last, is_cut) = (page.last, page.is_cut);
+            messages.append(&mut page.messages);
+            page.apply_to(&mut known);
+            if is_cut || (is_last && known.run.opened_at().is_none()) {
+                return Ok(None);
+            }
+            if is_last {
+                break;
+            }
+        }
+        if !known.run.status().is_final() {
+            return Err(WriteError::NotEnded(id));
+        }
+        let last_at = messages.last().map_or(Timestamp(0), |message| message.at);
+        Ok(Some(Whole { known, messages, last_at }))
+    }
+
+    /// Stores the parts of a large run; a small one is one value. `None` if it is to be erased anyway.
+    async fn prepare(&self, whole: Whole) -> Result<Option<EndedRun>, WriteError> {
+        let Whole { known, mut messages, last_at: ended_at } = whole;
+        let run = &known.run;
+        if run.erase_at().is_some() {
+            return Ok(None);
+        }
+        let (id, mut parts) = (run.id(), 0);
+        self.copy_objects(run).await?;
+        if messages.iter().map(|message| message.payload.len()).sum::<usize>() > PART_BYTES {
+            for part in split(std::mem::take(&mut messages)) {
+                parts += 1;
+                self.history.put_part(id, parts, part, ended_at).await?;
+            }
+        }
+        let (tenant, last) = (run.tenant().cloned(), known.last);
+        Ok(Some(EndedRun { id, tenant, ended_at, last, messages, parts }))
+    }
+}
+
+impl HistoryWriter {
+    /// Copies the objects to which results of the run refer.
+    async fn copy_objects(&self, run: &Run) -> Result<(), WriteError> {
+        for content in run.calls().iter().filter_map(|call| call.outcome()).flat_map(contents) {
+            let Content::Object(object) = content else { continue };
+            if matches!(object.id, ObjectId::Result { .. }) && !self.results.copy(run.id(), object).await? {
+                // It has expired, or was never complete.
+                let (run, object) = (run.id(), &object.id);
+                tracing::warn!(run.id = %run, object.id = %object, "the history has no copy of an object that is gone");
+            }
+        }
+        Ok(())
+    }
+}
+
+fn contents(outcome: &Outcome) -> &[Content] {
+    match outcome {
+        Outcome::Completed(contents) => contents,
+        Outcome::Failed(_) | Outcome::Cancelled { .. } | Outcome::Expired(_) => &[],
+    }
+}
+
+/// The messages of a large run, in parts.
+fn split(messages: Vec<HistoryMessage>) -> Vec<Vec<HistoryMessage>> {
+    let (mut parts, mut bytes) = (Vec::new(), PART_BYTES);
+    for message in messages {
+        bytes += message.payload.len();
+        if bytes > PART_BYTES {
+            parts.push(Vec::new());
+            bytes = message.payload.len();
+        }
+        if let Some(part) = parts.last_mut() {
+            Vec::push(part, message);
+        }
+    }
+    parts
+}
+
+#[cfg(test)]
+mod tests {
+    use bytes::Bytes;
+
+    use super::*;
+
+    #[test]
+    fn a_large_run_is_split_into_parts_in_order_and_none_is_empty() {
+        let of = |sequence: u64, size: usize| {
+            let payload = Bytes::from(vec![0; size]);
+            HistoryMessage { place: "0.out.main".to_owned(), sequence, at: Timestamp(0), payload }
+        };
+        let third = PART_BYTES / 3;
+        let messages = [third, third, third, third, PART_BYTES, PART_BYTES + 1, 1];
+        let messages = (1..).zip(messages).map(|(sequence, size)| of(sequence, size)).collect();
+        let parts = split(messages);
+        let sequences = |part: &Vec<HistoryMessage>| part.iter().map(|message| message.sequence).collect::<Vec<_>>();
+        let parts: Vec<Vec<u64>> = parts.iter().map(sequences).collect();
+        assert_eq!(parts, [vec![1, 2, 3], vec![4], vec![5], vec![6], vec![7]]);
+    }
+}

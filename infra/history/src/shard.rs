@@ -1,0 +1,220 @@
+//! The database of one shard: open for writing by the shard's owner, for reading by the others.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, PoisonError, RwLock};
+use std::time::Duration;
+
+use bytes::Bytes;
+use object_store::ObjectStore;
+use object_store::path::Path;
+use run::RunId;
+use slatedb::config::{
+    CompactionWorkerOptions, CompactorOptions, DbReaderOptions, GarbageCollectorOptions, Settings, SstBlockSize,
+};
+use slatedb::db_cache::DbCache;
+use slatedb::{Db, DbReader, DbReaderMode};
+use tokio::sync::Mutex;
+use tokio::time::{Instant, timeout};
+
+use super::{HistoryError, OPEN_PATIENCE, READ_PATIENCE};
+
+/// Bytes that a shard's writer keeps in memory before it writes them as a file.
+const MEMORY_BYTES: usize = 8 * 1024 * 1024;
+/// Bytes in memory above which writes wait.
+const WAITING_BYTES: usize = 4 * MEMORY_BYTES;
+/// How often a writer looks whether it was fenced or files were merged. Each look is a request to the store.
+const LOOK: Duration = Duration::from_secs(20);
+/// How often a reader looks for new entries; it also does when it does not find a run.
+const FOLLOW: Duration = Duration::from_secs(60);
+/// A reader that was opened earlier than this is replaced when it does not find a run.
+const FRESH: Duration = Duration::from_secs(1);
+/// Merges at once in a shard.
+const MERGES_MAX: usize = 1;
+/// How long closing a database may take. What it does not write then is written again by the next owner.
+const CLOSE_PATIENCE: Duration = Duration::from_secs(3);
+/// No position is known.
+const UNKNOWN: u64 = u64::MAX;
+
+pub(crate) struct ShardStore {
+    store: Arc<dyn ObjectStore>,
+    path: Path,
+    cache: (Arc<dyn DbCache>, u64),
+    writer: RwLock<Option<Db>>,
+    opening: Mutex<()>,
+    reader: Mutex<Option<(Instant, Arc<DbReader>)>>,
+    /// Through which entry the runs are stored durably.
+    through: AtomicU64,
+    /// Runs that were erased while entries up to this one are still to be read from the log.
+    pub(crate) erasing: Mutex<BTreeMap<RunId, u64>>,
+}
+
+impl ShardStore {
+    pub(crate) fn new(store: Arc<dyn ObjectStore>, path: Path, cache: (Arc<dyn DbCache>, u64)) -> Self {
+        Self {
+            store,
+            path,
+            cache,
+            writer: RwLock::default(),
+            opening: Mutex::default(),
+            reader: Mutex::default(),
+            through: AtomicU64::new(UNKNOWN),
+            erasing: Mutex::default(),
+        }
+    }
+
+    pub(crate) fn through(&self) -> Option<u64> {
+        Some(self.through.load(Ordering::Relaxed)).filter(|through| *through != UNKNOWN)
+    }
+
+    pub(crate) fn note_through(&self, through: u64) {
+        self.through.store(through, Ordering::Relaxed);
+    }
+
+    fn writer(&self) -> Option<Db> {
+        self.writer.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    fn set_writer(&self, writer: Option<Db>) -> Option<Db> {
+        std::mem::replace(&mut *self.writer.write().unwrap_or_else(PoisonError::into_inner), writer)
+    }
+
+    /// The database, which is open for writing.
+    pub(crate) fn written(&self) -> Result<Db, HistoryError> {
+        self.writer().ok_or(HistoryError::NotOpen)
+    }
+
+    /// Opens the database for writing, unless it is open.
+    pub(crate) async fn open(&self) -> Result<Db, HistoryError> {
+        let _only = self.opening.lock().await;
+        if let Some(db) = self.writer() {
+            return Ok(db);
+        }
+        let builder = Db::builder(self.path.clone(), Arc::clone(&self.store))
+            .with_settings(settings())
+            .with_sst_block_size(SstBlockSize::Block16Kib)
+            .with_db_cache(Arc::clone(&self.cache.0), self.cache.1);
+        let opened = timeout(OPEN_PATIENCE, builder.build()).await;
+        let db = opened.map_err(|_| HistoryError::silent(OPEN_PATIENCE))??;
+        drop(self.set_writer(Some(db.clone())));
+        Ok(db)
+    }
+
+    pub(crate) async fn close(&self) {
+        self.note_through(UNKNOWN);
+        let Some(db) = self.set_writer(None) else { return };
+        match timeout(CLOSE_PATIENCE, db.close()).await {
+            Ok(Ok(())) => {}
+            Ok(Err(error)) => tracing::debug!(path = %self.path, %error, "closing a history failed"),
+            Err(_) => tracing::debug!(path = %self.path, "closing a history timed out"),
+        }
+    }
+
+    /// The value of a key. The owner knows the newest; others look again before they report that there is none.
+    pub(crate) async fn get(&self, key: &[u8]) -> Result<Option<Bytes>, HistoryError> {
+        let read = async {
+            if let Some(db) = self.writer() {
+                match db.get(key).await.map_err(HistoryError::from) {
+                    // It was fenced or closed meanwhile.
+                    Err(HistoryError::Fenced | HistoryError::Unavailable(_)) => {}
+                    found => return found,
+                }
+            }
+            let Some((opened, reader)) = self.reader(None).await? else { return Ok(None) };
+            let found = reader.get(key).await?;
+            if found.is_some() || opened.elapsed() < FRESH {
+                return Ok(found);
+            }
+            let Some((_, reader)) = self.reader(Some(opened)).await? else { return Ok(None) };
+            Ok(reader.get(key).await?)
+        };
+        timeout(READ_PATIENCE, read).await.map_err(|_| HistoryError::silent(READ_PATIENCE))?
+    }
+
+    /// What follows the prefix in at most `max` keys, after one of them.
+    pub(crate) async fn keys_after(
+        &self,
+        prefix: Vec<u8>,
+        after: Option<[u8; 16]>,
+        max: usize,
+    ) -> Result<Vec<Bytes>, HistoryError> {
+        let read = async {
+            let from = after.map_or_else(Vec::new, |after| [&after[..], &[0]].concat());
+            let mut found = Vec::new();
+            let mut keys = match self.writer() {
+                Some(db) => db.scan_prefix(&prefix, from..).await?,
+                None => match self.reader(Some(Instant::now())).await? {
+                    Some((_, reader)) => reader.scan_prefix(&prefix, from..).await?,
+                    None => return Ok(found),
+                },
+            };
+            while found.len() < max
+                && let Some(next) = keys.next().await?
+            {
+                found.push(next.key.slice(prefix.len()..));
+            }
+            Ok(found)
+        };
+        timeout(READ_PATIENCE, read).await.map_err(|_| HistoryError::silent(READ_PATIENCE))?
+    }
+
+    /// A reader, which was opened after `than`; `None` if nothing was written yet. Concurrent requests share one.
+    async fn reader(&self, than: Option<Instant>) -> Result<Option<(Instant, Arc<DbReader>)>, HistoryError> {
+        let mut reader = self.reader.lock().await;
+        if let Some((opened, reader)) = &*reader
+            && than.is_none_or(|than| *opened > than)
+        {
+            return Ok(Some((*opened, Arc::clone(reader))));
+        }
+        let opened = Instant::now();
+        let builder = DbReader::builder(self.path.clone(), Arc::clone(&self.store))
+            .with_reader_mode(DbReaderMode::FollowLatest)
+            .with_options(DbReaderOptions { manifest_poll_interval: FOLLOW, ..DbReaderOptions::default() })
+            .with_db_cache(Arc::clone(&self.cache.0), self.cache.1);
+        match builder.build().await {
+            Ok(built) => {
+                let built = Arc::new(built);
+                let before = reader.replace((opened, Arc::clone(&built)));
+                drop(reader);
+                if let Some((_, before)) = before {
+                    // Requests that still read with it go on.
+                    drop(before);
+                }
+                Ok(Some((opened, built)))
+            }
+            Err(_) if self.is_new().await? => Ok(None),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// Whether nothing was ever written.
+    async fn is_new(&self) -> Result<bool, HistoryError> {
+        let found = self.store.list_with_delimiter(Some(&self.path)).await?;
+        Ok(found.common_prefixes.is_empty() && found.objects.is_empty())
+    }
+}
+
+/// A shard is written every few seconds, and most reads are of one run.
+fn settings() -> Settings {
+    let worker = CompactionWorkerOptions {
+        max_concurrent_compactions: MERGES_MAX,
+        compactions_poll_interval: LOOK,
+        ..CompactionWorkerOptions::default()
+    };
+    let compactor = CompactorOptions {
+        poll_interval: LOOK,
+        max_concurrent_compactions: MERGES_MAX,
+        worker: Some(worker),
+        scheduler_options: HashMap::new(),
+        ..CompactorOptions::default()
+    };
+    Settings {
+        manifest_poll_interval: LOOK,
+        l0_sst_size_bytes: MEMORY_BYTES,
+        max_unflushed_bytes: WAITING_BYTES,
+        compactor_options: Some(compactor),
+        garbage_collector_options: Some(GarbageCollectorOptions::default()),
+        // Other values are of a sensible size for few writes.
+        ..Settings::default()
+    }
+}

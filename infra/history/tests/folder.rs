@@ -1,0 +1,170 @@
+//! Against the store that `dev` uses, a folder: what is written is read by others, and stays after the writer died.
+
+use std::path::Path;
+use std::sync::LazyLock;
+use std::time::Duration;
+
+use bytes::Bytes;
+use proto::convert::history::{HistoryMessage, HistoryPosition};
+use run::{RunId, Shard, TenantId, Timestamp};
+use toolyard_history::{EndedRun, History, HistoryError, HistoryLocation};
+
+const LOG: u64 = 7;
+static NOW: LazyLock<Timestamp> = LazyLock::new(|| id().created_at());
+const SHARD: Shard = Shard(3);
+
+fn history(folder: &Path) -> History {
+    let location = HistoryLocation::Folder(folder.to_owned());
+    History::new(&location, Duration::from_secs(3600)).expect("a folder")
+}
+
+fn id() -> RunId {
+    RunId::new(SHARD, uuid::Uuid::now_v7())
+}
+
+fn messages(sequences: &[u64]) -> Vec<HistoryMessage> {
+    let of = |sequence: &u64| {
+        let payload = Bytes::from(format!("entry {sequence}"));
+        HistoryMessage { place: "0.out.main".to_owned(), sequence: *sequence, at: *NOW, payload }
+    };
+    sequences.iter().map(of).collect()
+}
+
+fn ended(id: RunId, tenant: Option<&str>, sequences: &[u64]) -> EndedRun {
+    let tenant = tenant.map(|tenant| tenant.parse().expect("a tenant"));
+    let last = sequences.last().copied().unwrap_or(0);
+    EndedRun { id, tenant, ended_at: *NOW, last, messages: messages(sequences), parts: 0 }
+}
+
+fn at(through: u64) -> HistoryPosition {
+    HistoryPosition { log: LOG, through }
+}
+
+#[tokio::test]
+async fn a_run_is_read_as_it_was_written_by_its_writer_by_others_and_by_the_next_writer() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let (writer, reader, run) = (history(folder.path()), history(folder.path()), id());
+    assert_eq!(reader.run(run, *NOW).await.expect("there is nothing yet"), None);
+    assert_eq!(writer.begin(SHARD, LOG).await.expect("it opens"), 0);
+    writer.put(SHARD, vec![ended(run, None, &[5, 9])], at(9)).await.expect("stored");
+    for of in [&writer, &reader] {
+        let found = of.run(run, *NOW).await.expect("it is there").expect("it has the run");
+        assert_eq!((found.messages, found.parts), (messages(&[5, 9]), 0));
+        assert_eq!(of.run(id(), *NOW).await.expect("it is there"), None);
+    }
+    // As if the process was killed: the first writer is not closed.
+    let next = history(folder.path());
+    assert_eq!(next.begin(SHARD, LOG).await.expect("it opens"), 9);
+    assert!(next.run(run, *NOW).await.expect("it is there").is_some());
+    assert_eq!(next.begin(SHARD, LOG + 1).await.expect("it is open"), 0, "another log begins anew");
+}
+
+#[tokio::test]
+async fn a_writer_whose_shard_was_taken_over_writes_nothing_any_more() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let (first, second) = (history(folder.path()), history(folder.path()));
+    first.begin(SHARD, LOG).await.expect("it opens");
+    first.put(SHARD, vec![ended(id(), None, &[1])], at(1)).await.expect("stored");
+    assert_eq!(second.begin(SHARD, LOG).await.expect("it opens"), 1);
+    let late = id();
+    let refused = first.put(SHARD, vec![ended(late, None, &[2])], at(2)).await;
+    assert!(matches!(refused, Err(HistoryError::Fenced)), "{refused:?}");
+    assert_eq!((first.through(SHARD), second.through(SHARD)), (None, Some(1)));
+    second.put(SHARD, vec![ended(id(), None, &[3])], at(3)).await.expect("stored");
+    for of in [&first, &second, &history(folder.path())] {
+        assert_eq!(of.run(late, *NOW).await.expect("it is there"), None);
+    }
+}
+
+#[tokio::test]
+async fn a_large_run_has_parts_and_none_of_them_is_shown_without_the_run() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let (writer, reader, run) = (history(folder.path()), history(folder.path()), id());
+    writer.begin(SHARD, LOG).await.expect("it opens");
+    writer.put_part(run, 1, messages(&[1, 2]), *NOW).await.expect("stored");
+    writer.put_part(run, 2, messages(&[3]), *NOW).await.expect("stored");
+    assert_eq!(writer.run(run, *NOW).await.expect("it is there"), None);
+    let large = EndedRun { parts: 2, messages: Vec::new(), ..ended(run, Some("acme"), &[3]) };
+    writer.put(SHARD, vec![large], at(3)).await.expect("stored");
+    let found = reader.run(run, *NOW).await.expect("it is there").expect("it has the run");
+    assert_eq!((found.parts, found.messages.len()), (2, 0));
+    assert_eq!(reader.part(run, 1).await.expect("it is there"), messages(&[1, 2]));
+    assert_eq!(reader.part(run, 2).await.expect("it is there"), messages(&[3]));
+    writer.erase(run, 3).await.expect("erased");
+    assert_eq!(writer.run(run, *NOW).await.expect("it is there"), None);
+    assert!(matches!(writer.part(run, 1).await, Err(HistoryError::Damaged(_))), "its parts are erased too");
+}
+
+#[tokio::test]
+async fn a_run_that_is_erased_before_it_is_written_does_not_come_back() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let (writer, run, other) = (history(folder.path()), id(), id());
+    writer.begin(SHARD, LOG).await.expect("it opens");
+    // Its entries up to 8 were read from the log before they were erased there, and are written afterwards.
+    writer.erase(run, 8).await.expect("there is nothing yet");
+    writer.put(SHARD, vec![ended(run, None, &[2, 8]), ended(other, None, &[3])], at(8)).await.expect("stored");
+    assert_eq!(writer.run(run, *NOW).await.expect("it is there"), None);
+    assert!(writer.run(other, *NOW).await.expect("it is there").is_some());
+    // The same request may open the run again.
+    writer.put(SHARD, vec![ended(run, None, &[10, 12])], at(12)).await.expect("stored");
+    assert!(writer.run(run, *NOW).await.expect("it is there").is_some());
+    // A coordinator that does not write the shard does not report what it cannot do.
+    assert!(matches!(history(folder.path()).erase(run, 12).await, Err(HistoryError::NotOpen)));
+}
+
+#[tokio::test]
+async fn the_runs_of_a_tenant_are_found_page_by_page_and_a_run_that_expired_is_not_shown() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let writer = history(folder.path());
+    let ids: Vec<RunId> = (0..3).map(|_| id()).collect();
+    writer.begin(SHARD, LOG).await.expect("it opens");
+    let runs = ids.iter().map(|id| ended(*id, Some("acme"), &[1])).chain([ended(id(), Some("acme-2"), &[2])]);
+    writer.put(SHARD, runs.collect(), at(2)).await.expect("stored");
+    let acme: TenantId = "acme".parse().expect("a tenant");
+    for of in [&writer, &history(folder.path())] {
+        let first = of.runs_of(SHARD, &acme, None, 2).await.expect("it is there");
+        assert_eq!(first, ids[..2]);
+        let rest = of.runs_of(SHARD, &acme, Some(ids[1]), 2).await.expect("it is there");
+        assert_eq!(rest, ids[2..]);
+        assert_eq!(of.runs_of(Shard(4), &acme, None, 2).await.expect("it is there"), []);
+    }
+    let later = NOW.after(Duration::from_secs(3601));
+    assert_eq!(writer.run(ids[0], later).await.expect("it is there"), None);
+}
+
+#[tokio::test]
+async fn a_folder_that_is_away_is_reported_and_comes_back() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let (place, aside) = (folder.path().join("here"), folder.path().join("aside"));
+    let (writer, run) = (history(&place), id());
+    writer.begin(SHARD, LOG).await.expect("it opens");
+    writer.put(SHARD, vec![ended(run, None, &[1])], at(1)).await.expect("stored");
+    writer.end(SHARD).await;
+    std::fs::rename(&place, &aside).expect("moved");
+    std::fs::write(&place, b"").expect("a file in its place");
+    let (away, reader) = (writer.begin(SHARD, LOG), history(&aside));
+    assert!(matches!(tokio::time::timeout(Duration::from_secs(2), away).await, Err(_) | Ok(Err(_))));
+    assert!(reader.run(run, *NOW).await.expect("it is there").is_some());
+    std::fs::remove_file(&place).expect("removed");
+    std::fs::rename(&aside, &place).expect("moved back");
+    assert_eq!(writer.begin(SHARD, LOG).await.expect("it opens"), 1);
+    assert!(writer.run(run, *NOW).await.expect("it is there").is_some());
+}
+
+#[tokio::test]
+async fn objects_are_beside_the_runs_and_go_with_them() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let (writer, run) = (history(folder.path()), id());
+    writer.begin(SHARD, LOG).await.expect("it opens");
+    writer.put_object(run, "0.x.0", Bytes::from_static(b"piece")).await.expect("stored");
+    assert_eq!(writer.object(run, "0.x.0", 1..3).await.expect("it is there"), Some(Bytes::from_static(b"ie")));
+    assert_eq!(writer.object(run, "0.x.1", 0..3).await.expect("it is there"), None);
+    writer.remove_expired_objects(run.created_at().after(Duration::from_secs(3600))).await.expect("removed");
+    assert!(writer.object(run, "0.x.0", 1..3).await.expect("it is there").is_some(), "it is young");
+    writer.remove_expired_objects(run.created_at().after(5 * Duration::from_secs(86_400))).await.expect("removed");
+    assert_eq!(writer.object(run, "0.x.0", 1..3).await.expect("it is there"), None);
+    writer.put_object(run, "0.x.0", Bytes::from_static(b"piece")).await.expect("stored");
+    writer.put(SHARD, vec![ended(run, None, &[1])], at(1)).await.expect("stored");
+    writer.erase(run, 1).await.expect("erased");
+    assert_eq!(writer.object(run, "0.x.0", 1..3).await.expect("it is there"), None);
+}

@@ -1,0 +1,269 @@
+//! Runs that have left the log are read from the history as they were, whatever dies while they are written.
+
+use std::path::Path;
+use std::time::Duration;
+
+use ::history::{History, HistoryLocation};
+use futures::StreamExt as _;
+use harness::{Client, Fixture, Http, Run, Shards, Yard, call, reason};
+use proto::v1::{self, FloorPolicy, RunEvent};
+use run::{RunId, Shard};
+use serde_json::json;
+use tonic::{Code, Status};
+
+use crate::{FIXTURE, check, count};
+
+/// Messages that the log may hold. A call takes two.
+const MESSAGES: u64 = 8000;
+/// Calls that fill the tenth of it that runs that have ended may use, with room to spare.
+const ENOUGH: usize = 1000;
+/// Entries stay for half a minute, a round of the history takes 5 s, and so does one of the log.
+const PATIENCE: Duration = Duration::from_secs(120);
+
+fn fixture(folder: &Path) -> Fixture {
+    let fixture = Fixture::new(FIXTURE).with("TOOLYARD_HISTORY", format!("file://{}", folder.display()));
+    fixture.with("TOOLYARD_LOG_MAX_MESSAGES", MESSAGES).with("TOOLYARD_TAIL_PERCENT", 10)
+}
+
+/// The history as another process sees it.
+fn history(folder: &Path) -> History {
+    History::new(&HistoryLocation::Folder(folder.to_owned()), Duration::from_secs(86_400)).expect("a folder")
+}
+
+async fn until<F: Future<Output = bool>>(what: &str, is_so: impl Fn() -> F) {
+    let begun = tokio::time::Instant::now();
+    while !is_so().await {
+        assert!(begun.elapsed() < PATIENCE, "{what}");
+        tokio::time::sleep(Duration::from_millis(250)).await;
+    }
+}
+
+/// Waits until the history has these runs.
+async fn until_written(folder: &Path, runs: &[String]) {
+    let history = history(folder);
+    for run in runs {
+        let id: RunId = run.parse().expect("a run id");
+        let has = || async { matches!(history.run(id, nats::now()).await, Ok(Some(_))) };
+        until(&format!("{run} is not in the history"), has).await;
+    }
+}
+
+/// Makes this many calls, each a run of its own, and waits until they have ended.
+async fn fill(client: &Client, calls: usize) -> Vec<String> {
+    let run = |_| async {
+        let mut stream = client.execute(vec![call("c", "echo", json!({ "text": "x" }))]).await;
+        while stream.next().await.expect("the stream does not break") {}
+        check::whole(&stream.seen, true);
+        stream.run(client).id
+    };
+    futures::stream::iter(0..calls).map(run).buffer_unordered(32).collect().await
+}
+
+async fn first(yard: &Yard) -> u64 {
+    let nats = async_nats::connect(yard.broker.url()).await.expect("the broker is there");
+    let stream = async_nats::jetstream::new(nats).get_stream(proto::names::STREAM).await;
+    stream.expect("the log is there").cached_info().state.first_sequence
+}
+
+async fn last(yard: &Yard) -> u64 {
+    Shards::at(&yard.broker.url()).await.log_last().await
+}
+
+/// Waits until the log begins behind this entry.
+async fn until_gone(yard: &Yard, through: u64) {
+    until("the log keeps what the history has", || async { first(yard).await > through }).await;
+}
+
+async fn get(client: &Client, run: &str) -> Result<v1::Run, Status> {
+    let request = v1::GetRunRequest { run_id: run.to_owned() };
+    Ok(client.runs.clone().get_run(request).await?.into_inner().run.expect("the response has the run"))
+}
+
+fn request(id: &str) -> v1::CreateRunRequest {
+    let calls = vec![count("a", 40, 1), count("b", 40, 1), call("c", "echo", json!({ "text": id }))];
+    v1::CreateRunRequest { calls, request_id: id.to_owned(), ..v1::CreateRunRequest::default() }
+}
+
+async fn create(client: &Client, request: v1::CreateRunRequest) -> Result<Run, Status> {
+    let created = client.runs.clone().create_run(request).await?.into_inner();
+    Ok(Run { client: client.clone(), id: created.run.expect("the response has the run").run_id })
+}
+
+async fn watch(run: &Run, after: Option<u64>) -> Vec<RunEvent> {
+    run.watch_after(FloorPolicy::Arrival, after).await.expect("the history has it").to_end().await
+}
+
+/// The events of a run over HTTP.
+async fn streamed(http: &Http, run: &str) -> Vec<String> {
+    let mut answering = http.events(run, None).await;
+    answering.to_end().await.expect("the stream does not break");
+    answering.sent().iter().map(|sent| format!("{sent:?}")).collect()
+}
+
+async fn erase(client: &Client, request: v1::EraseRunsRequest) -> u64 {
+    let (mut requested, mut request) = (0, request);
+    loop {
+        let erased = client.runs.clone().erase_runs(request.clone()).await.expect("it may").into_inner();
+        requested += u64::from(erased.requested);
+        if erased.next_page_token.is_empty() {
+            return requested;
+        }
+        request.page_token = erased.next_page_token;
+    }
+}
+
+#[tokio::test]
+async fn a_run_that_left_the_log_is_read_as_before_by_every_way_and_at_every_coordinator_until_it_is_erased() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let yard = Yard::start_with(fixture(folder.path())).await;
+    let _worker = yard.worker().await;
+    let second = yard.fixture.coordinator(&yard.broker.url()).await;
+    let old = create(&yard.client, request("order 7")).await.expect("accepted");
+    let acme = v1::CreateRunRequest { tenant: "acme".to_owned(), ..request("order 8") };
+    let acme = create(&yard.client, acme).await.expect("accepted");
+    let (events, of_acme) = (watch(&old, None).await, watch(&acme, None).await);
+    let input = json!([{ "type": "function_call", "call_id": "c", "name": "echo", "arguments": "{\"text\": \"hi\"}" }]);
+    let answer = yard.http().post("/responses", &json!({ "input": input })).await.json();
+    let response = format!("/responses/{}", answer["id"].as_str().expect("it has an id"));
+    let (before, path) = (get(&yard.client, &old.id).await.expect("it is there"), format!("/v1/runs/{}", old.id));
+    let (shown, sent) = (yard.http().get(&path).await.json(), streamed(&yard.http(), &old.id).await);
+    let ended = last(&yard).await;
+    let mut slow = old.watch(FloorPolicy::Arrival).await;
+    assert!(slow.next().await.expect("it begins"));
+    fill(&yard.client, ENOUGH).await;
+    until_gone(&yard, ended).await;
+
+    let elsewhere = Client::connect(second.address()).await;
+    for client in [&yard.client, &elsewhere] {
+        let run = old.through(client);
+        assert_eq!(get(client, &old.id).await.expect("the history has it"), before);
+        assert_eq!(watch(&run, None).await, events);
+        let half = events[events.len() / 2].sequence;
+        let rest: Vec<RunEvent> = events.iter().filter(|event| event.sequence > half).cloned().collect();
+        assert_eq!(watch(&run, Some(half)).await, rest);
+        let again = create(client, request("order 7")).await.expect("it is answered with the same run");
+        assert_eq!(again.id, old.id);
+        let unknown = get(client, &format!("{}0", &old.id[..old.id.len() - 1])).await.expect_err("it never was");
+        assert_eq!(reason(&unknown), "EVENTS_EXPIRED", "{unknown:?}");
+    }
+    for http in [yard.http(), Http::new(second.address())] {
+        assert_eq!((http.get(&path).await.json(), streamed(&http, &old.id).await), (shown.clone(), sent.clone()));
+        assert_eq!(http.get(&response).await.json(), answer);
+    }
+    assert_eq!(slow.to_end().await, events, "a stream that began in the log goes on");
+
+    assert_eq!(watch(&acme.through(&elsewhere), None).await, of_acme);
+    let of_tenant = v1::EraseRunsRequest { tenant: "acme".to_owned(), ..v1::EraseRunsRequest::default() };
+    assert_eq!(erase(&elsewhere, of_tenant.clone()).await, 1);
+    let by_id = v1::EraseRunsRequest { run_id: old.id.clone(), ..v1::EraseRunsRequest::default() };
+    assert_eq!(erase(&elsewhere, by_id).await, 1);
+    for run in [&old.id, &acme.id] {
+        let is_erased = || async { get(&yard.client, run).await.is_err() && get(&elsewhere, run).await.is_err() };
+        until("it can still be read", is_erased).await;
+        let id: RunId = run.parse().expect("a run id");
+        assert!(history(folder.path()).run(id, nats::now()).await.expect("it is there").is_none());
+    }
+    assert_eq!(erase(&elsewhere, of_tenant).await, 0, "nothing is left");
+}
+
+#[tokio::test]
+async fn every_run_is_in_the_history_although_its_writers_are_killed_and_replaced_while_they_write() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let mut yard = Yard::start_with(fixture(folder.path())).await;
+    let _worker = yard.worker().await;
+    let mut runs = Vec::new();
+    for _ in 0..4 {
+        runs.extend(fill(&yard.client, 100).await);
+        // In the middle of a round, or before one, or after one.
+        yard.coordinator.kill().await;
+        yard.coordinator = yard.fixture.coordinator(&yard.broker.url()).await;
+        yard.client = Client::connect(yard.coordinator.address()).await;
+        yard.client.wait_for_tool("echo").await;
+    }
+    // One that is suspended loses its shards, and writes nothing when it goes on: the next owner has fenced it.
+    let second = yard.fixture.coordinator(&yard.broker.url()).await;
+    Shards::at(&yard.broker.url()).await.until(&[8, 8]).await;
+    let client = Client::connect(second.address()).await;
+    client.wait_for_tool("echo").await;
+    yard.coordinator.pause();
+    runs.extend(fill(&client, 100).await);
+    Shards::at(&yard.broker.url()).await.until(&[16]).await;
+    until_written(folder.path(), &runs).await;
+    yard.coordinator.resume();
+    runs.extend(fill(&client, 100).await);
+    until_written(folder.path(), &runs).await;
+}
+
+#[tokio::test]
+async fn while_the_history_is_away_runs_stay_in_the_log_and_nothing_stops_and_then_they_are_written() {
+    let outer = tempfile::tempdir().expect("a folder");
+    let (folder, aside) = (outer.path().join("here"), outer.path().join("aside"));
+    let yard = Yard::start_with(fixture(&folder)).await;
+    let _worker = yard.worker().await;
+    let mut runs = fill(&yard.client, 50).await;
+    until_written(&folder, &runs).await;
+    std::fs::rename(&folder, &aside).expect("moved");
+    std::fs::write(&folder, b"").expect("a file in its place");
+    let away_from = last(&yard).await;
+    runs.extend(fill(&yard.client, ENOUGH).await);
+    let ended = last(&yard).await;
+    // They would have left the log by now.
+    tokio::time::sleep(Duration::from_secs(50)).await;
+    assert!(first(&yard).await <= away_from + 1, "they are nowhere else");
+    runs.extend(fill(&yard.client, 10).await);
+    get(&yard.client, &runs[60]).await.expect("it is in the log");
+    std::fs::remove_file(&folder).expect("removed");
+    std::fs::rename(&aside, &folder).expect("moved back");
+    until_written(&folder, &runs).await;
+    fill(&yard.client, ENOUGH).await;
+    until_gone(&yard, ended).await;
+    get(&yard.client, &runs[60]).await.expect("the history has it");
+}
+
+#[tokio::test]
+async fn a_file_of_the_history_that_is_damaged_is_reported_for_its_runs_and_others_are_read() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let mut yard = Yard::start_with(fixture(folder.path())).await;
+    let _worker = yard.worker().await;
+    let old = create(&yard.client, request("a mark in the file")).await.expect("accepted");
+    watch(&old, None).await;
+    let others = fill(&yard.client, ENOUGH).await;
+    let ended = last(&yard).await;
+    fill(&yard.client, ENOUGH).await;
+    until_gone(&yard, ended).await;
+    // Its files are complete only if it ends in order.
+    yard.coordinator.terminate().await;
+    assert!(damage(folder.path(), b"a mark in the file") > 0);
+    yard.coordinator = yard.fixture.coordinator(&yard.broker.url()).await;
+    let client = Client::connect(yard.coordinator.address()).await;
+    client.wait_for_tool("echo").await;
+    let damaged = get(&client, &old.id).await.expect_err("it is damaged");
+    assert_eq!((damaged.code(), reason(&damaged).as_str()), (Code::DataLoss, "HISTORY_DAMAGED"), "{damaged:?}");
+    let shard = |run: &String| run.parse::<RunId>().expect("a run id").shard();
+    let own: Shard = shard(&old.id);
+    for run in others.iter().filter(|run| shard(run) != own) {
+        get(&client, run).await.expect("it is not damaged");
+    }
+    fill(&client, 10).await;
+}
+
+/// Changes a byte behind each copy of these bytes in the files of a folder. Returns how many there were.
+fn damage(folder: &Path, mark: &[u8]) -> usize {
+    let mut damaged = 0;
+    for entry in std::fs::read_dir(folder).expect("a folder") {
+        let path = entry.expect("an entry").path();
+        if path.is_dir() {
+            damaged += damage(&path, mark);
+            continue;
+        }
+        let mut bytes = std::fs::read(&path).expect("a file");
+        let places: Vec<usize> =
+            (0..bytes.len().saturating_sub(mark.len())).filter(|at| bytes[*at..].starts_with(mark)).collect();
+        places.iter().for_each(|at| bytes[*at] ^= 0xff);
+        if !places.is_empty() {
+            std::fs::write(&path, bytes).expect("written");
+        }
+        damaged += places.len();
+    }
+    damaged
+}

@@ -21,7 +21,7 @@ pub(crate) enum Role {
         #[arg(long, default_value_t = LOG_BYTES_MAX)]
         log_max_bytes: i64,
     },
-    /// Some workers, each with connections and threads of its own.
+    /// Some workers in one process.
     #[command(hide = true)]
     Workers { nats_url: String, slots: u32, count: u32, tools: u32 },
 }

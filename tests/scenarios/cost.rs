@@ -102,8 +102,8 @@ async fn a_single_call_costs_seven_messages_at_the_broker() {
     check_cost("coordinator to broker", coordinator.to_broker, 1.0, time_s);
     // Both entries, of which the first is the opening's confirmation.
     check_cost("broker to coordinator", coordinator.from_broker, 2.0, time_s);
-    // The end, the job's acknowledgement, and a twelfth of a request for jobs: its 16 slots without the quarter that may
-    // be left when the next one is made.
+    // The end, the job's acknowledgement, and a twelfth of a request for jobs: the worker has 16 slots, of which a
+    // quarter may be left when it makes the next request.
     check_cost("worker to broker", worker.to_broker, 2.0 + 1.0 / 12.0, time_s);
     // The job, and the end's confirmation.
     check_cost("broker to worker", worker.from_broker, 2.0, time_s);

@@ -28,8 +28,8 @@ pub(super) const LOST: Duration = Duration::from_secs(6);
 const LOOK: Duration = Duration::from_secs(1);
 /// How long to wait after a refusal.
 const PAUSE: Duration = Duration::from_millis(250);
-/// Requests are made when none is open, or when so many times more slots are free than open ones may bring jobs. The
-/// broker looks at all open requests of a pool for nearly every job, so a worker has one or two, whatever its slots are.
+/// Requests are made when none is open, or when so many times as many slots are free as open ones may bring jobs. The
+/// broker looks at all open requests of a pool for nearly every job, so a worker has one or two, whatever its slots.
 const REFILL: u32 = 3;
 
 const STATUS_IDLE_HEARTBEAT: u16 = 100;

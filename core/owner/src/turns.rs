@@ -17,7 +17,7 @@ mod rotation;
 mod tests;
 mod waiting;
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use run::{CallIndex, PoolId, Priority, RunId, Shard, TenantId, Timestamp, ToolName};
@@ -107,8 +107,8 @@ enum Place {
 #[derive(Debug, Default)]
 pub struct Turns {
     lanes: Vec<LaneState>,
-    by_name: HashMap<Lane, LaneId>,
-    places: HashMap<CallKey, Place>,
+    by_name: BTreeMap<Lane, LaneId>,
+    places: BTreeMap<CallKey, Place>,
     /// Lanes with waiting calls.
     backlogged: BTreeSet<LaneId>,
 }

@@ -241,27 +241,3 @@ async fn what_is_not_handed_out_is_cancelled_without_a_job_and_held_by_a_pause()
     }
     assert_eq!(shards.entries(JOBS).await, 13, "each call that was not cancelled has one job");
 }
-
-#[tokio::test]
-async fn waiting_calls_keep_their_order_when_the_coordinator_is_killed() {
-    let mut yard = Yard::start(FIXTURE).await;
-    let _worker = yard.worker_with_slots(1).await;
-    let shards = Shards::at(&yard.broker.url()).await;
-    let blocked = Blocked::slots(&yard.client, 1).await;
-    let runs = nine(&yard.client).await;
-    yard.coordinator.kill().await;
-    let address = yard.coordinator.address();
-    yard.coordinator = yard.fixture.coordinator_at(&yard.broker.url(), address).await;
-    let client = Client::connect(address).await;
-    let runs: Vec<(&str, Run)> = runs.into_iter().map(|(label, run)| (label, run.through(&client))).collect();
-    let known = async {
-        while !why(&runs[2].1).await.contains("7 of the 8 calls") {
-            tokio::time::sleep(Duration::from_millis(100)).await;
-        }
-    };
-    tokio::time::timeout(harness::PATIENCE, known).await.expect("the next owner knows what waits");
-    blocked.release();
-    let order = order(&runs).await;
-    assert_eq!(order, ["low", "high", "high", "high", "normal", "normal", "normal", "low", "low"]);
-    assert_eq!(shards.entries(JOBS).await, 10, "each call has one job");
-}

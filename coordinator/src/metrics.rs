@@ -293,7 +293,7 @@ pub(crate) fn refused(reason: Reason) {
     REFUSALS.with(&[reason.code()]).add(1);
 }
 
-const METRICS: [Metric; 51] = [
+const METRICS: [Metric; 52] = [
     Metric::Counter(&REQUESTS),
     Metric::Histogram(&REQUEST_SECONDS),
     Metric::Counter(&REFUSALS),

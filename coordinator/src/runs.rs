@@ -57,8 +57,8 @@ use crate::quotas::Quotas;
 use crate::readers::{Reader, WatchError};
 use crate::requests::RequestKey;
 use crate::shards::{Owned, ShardSet};
-use owner::{Expected, Known};
 use crate::turns::TurnOrder;
+use owner::{Expected, Known};
 
 /// How often a command is decided again because another writer appended first.
 const DECISIONS_MAX: usize = 16;

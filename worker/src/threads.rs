@@ -10,11 +10,14 @@ use tokio::task::LocalSet;
 /// Starts a worker on the thread that calls it.
 type Start = Box<dyn FnOnce() + Send>;
 
+/// Workers that wait for their thread to begin with them.
+const STARTS_MAX: usize = 1024;
+
 /// They last as long as the process.
 static THREADS: Mutex<Vec<Thread>> = Mutex::new(Vec::new());
 
 struct Thread {
-    starts: mpsc::UnboundedSender<Start>,
+    starts: mpsc::Sender<Start>,
     /// Counts its workers, with one that is ours.
     workers: Arc<()>,
 }
@@ -39,12 +42,13 @@ where
     let Some(thread) = threads.iter().min_by_key(|thread| thread.workers()) else { return Ok(()) };
     let place = Place(Arc::clone(&thread.workers));
     let begin = Box::new(move || drop(tokio::task::spawn_local(start(place))));
-    thread.starts.send(begin).map_err(|_| std::io::Error::other("a thread of workers has ended"))
+    let ended = |_| std::io::Error::other("a thread of workers has ended, or too many workers start at once");
+    thread.starts.try_send(begin).map_err(ended)
 }
 
 impl Thread {
     fn start() -> std::io::Result<Self> {
-        let (starts, mut begins) = mpsc::unbounded_channel::<Start>();
+        let (starts, mut begins) = mpsc::channel::<Start>(STARTS_MAX);
         let runtime = Builder::new_current_thread().enable_all().build()?;
         std::thread::Builder::new().name("toolyard-worker".to_owned()).spawn(move || {
             LocalSet::new().block_on(&runtime, async {
@@ -71,11 +75,11 @@ mod tests {
     async fn workers_share_as_many_threads_as_there_are_processors() {
         let most = std::thread::available_parallelism().map_or(1, usize::from);
         let (ends, ended) = tokio::sync::watch::channel(());
-        let (sender, mut receiver) = mpsc::unbounded_channel();
+        let (sender, mut receiver) = mpsc::channel(1024);
         for _ in 0..most * 3 {
             let (sender, mut ended) = (sender.clone(), ended.clone());
             let work = move |place: Place| async move {
-                sender.send(std::thread::current().id()).expect("the test listens");
+                sender.send(std::thread::current().id()).await.expect("the test listens");
                 ended.changed().await.expect_err("only its end is told");
                 drop(place);
             };

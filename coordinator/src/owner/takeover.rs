@@ -393,7 +393,7 @@ impl OwnerTask {
     fn tell_unwritten(&mut self, shard: Shard) {
         let Some(history) = &self.io.history else { return };
         let through = history.through(shard);
-        let Some(open_from) = self.owner.shard(shard).map(owner::ShardState::needed_from) else { return };
+        let Some(open_from) = self.owner.shard(shard).map(|state| state.needed_from(::nats::now())) else { return };
         let Some(slice) = self.slices.get_mut(usize::from(shard.0)) else { return };
         let Some(told) = &mut slice.told else { return };
         let unwritten_from = Some(slice.unwritten.tell(slice.newest, open_from, through));

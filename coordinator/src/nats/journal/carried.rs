@@ -16,11 +16,10 @@ use owner::Known;
 use owner::retention::UNCARRIED_AGE;
 use proto::convert::carried::CarriedPart;
 use proto::names;
-use proto::subject;
 use run::{RunId, Shard, Timestamp};
 
 use super::pages::{Batch, Stored};
-use super::{Journal, PAGE_BYTES, Page, ReadError, RunPages, WATCHED_PAGE_BYTES, counted_bytes, decode};
+use super::{Journal, PAGE_BYTES, Page, ReadError, RunPages, WATCHED_PAGE_BYTES};
 
 /// Bytes of one part, unless a single entry is larger.
 const PART_BYTES: usize = 512 * 1024;

@@ -152,7 +152,7 @@ async fn run(door: &Server, command: Command, terminal: &Terminal) -> Result<Exi
         Command::NatsConfig(args) => nats_config::run(args, terminal),
         Command::NatsKeys(command) => nats_keys::run(&command, terminal),
         Command::Objects(command) => objects::run(command, door, terminal).await,
-        Command::Queues(args) => queues::run(args, terminal).await,
+        Command::Queues(args) => Box::pin(queues::run(args, terminal)).await,
         Command::Log(command) => log::run(command, terminal).await,
         Command::Backup(args) => backup::backup(args, terminal).await,
         Command::Restore(args) => backup::restore(args, terminal).await,

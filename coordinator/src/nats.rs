@@ -70,6 +70,11 @@ pub(crate) enum BrokerError {
 
 impl Broker {
     pub(crate) async fn connect(url: &str, credentials: &Credentials, log: &LogOptions) -> Result<Self, BrokerError> {
+        // Boxed, because it is large.
+        Box::pin(Self::connected(url, credentials, log)).await
+    }
+
+    async fn connected(url: &str, credentials: &Credentials, log: &LogOptions) -> Result<Self, BrokerError> {
         let name = format!("coordinator-{}", uuid::Uuid::now_v7().simple());
         let client = nats::connect(url, credentials, &name, &Party::Coordinator).await?;
         let context = ContextBuilder::new().timeout(APPEND_TIMEOUT).build(client.clone());

@@ -14,7 +14,7 @@ use crate::{FIXTURE, check, count, question};
 
 const HOUR: Duration = Duration::from_secs(3600);
 
-fn ahead(delay: Duration) -> Timestamp {
+pub(crate) fn ahead(delay: Duration) -> Timestamp {
     proto::convert::api::timestamp(nats::now().after(delay))
 }
 

@@ -104,7 +104,7 @@ async fn erase(client: &Client, request: v1::EraseRunsRequest) -> u64 {
     let (mut requested, mut request) = (0, request);
     loop {
         let erased = client.runs.clone().erase_runs(request.clone()).await.expect("it may").into_inner();
-        requested += u64::from(erased.requested);
+        requested += erased.requested;
         if erased.next_page_token.is_empty() {
             return requested;
         }

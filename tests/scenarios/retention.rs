@@ -9,6 +9,7 @@ use proto::v1::{self, CallState, FloorPolicy, run_event::Event};
 use serde_json::json;
 use tonic::Status;
 
+use crate::delays::ahead;
 use crate::objects::{BYTES, broker, lies, object};
 use crate::{FIXTURE, check, question};
 
@@ -75,8 +76,8 @@ impl Waiting {
         let kept = v1::CreateRunRequest { calls: echo(), keep_open: true, ..v1::CreateRunRequest::default() };
         let kept_open = create(client, kept).await.expect("accepted");
         kept_open.watch(FloorPolicy::Arrival).await.until(|event| matches!(event, Event::CallEnded(_))).await;
-        let tomorrow = std::time::SystemTime::now() + Duration::from_secs(24 * 3600);
-        let later = echo().into_iter().map(|call| v1::NewCall { not_before: Some(tomorrow.into()), ..call });
+        let tomorrow = ahead(Duration::from_secs(24 * 3600));
+        let later = echo().into_iter().map(|call| v1::NewCall { not_before: Some(tomorrow), ..call });
         let timeout = prost_types::Duration { seconds: 30 * 24 * 3600, nanos: 0 };
         let delayed =
             v1::CreateRunRequest { calls: later.collect(), timeout: Some(timeout), ..v1::CreateRunRequest::default() };

@@ -268,10 +268,11 @@ impl RunPages {
         {
             return Ok(Attempt::Shrank);
         }
-        if self.through == 0 && !batch.messages.first().is_some_and(Stored::opens) {
-            if let Some((_, carried)) = self.journal.carried_after(self.run, 0).await? {
-                return Ok(Attempt::Carried(carried));
-            }
+        if self.through == 0
+            && !batch.messages.first().is_some_and(Stored::opens)
+            && let Some((_, carried)) = self.journal.carried_after(self.run, 0).await?
+        {
+            return Ok(Attempt::Carried(carried));
         }
         Ok(Attempt::Read(batch))
     }

@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use coordinator::{Coordinator, History, HistoryLocation, LogOptions, Webhooks};
+use coordinator::{Coordinator, LogOptions, Webhooks};
 use hooks::Hooks;
 use local::{Broker, BrokerOptions};
 use nats::Credentials;
@@ -15,7 +15,6 @@ use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
 use crate::exit::Failure;
-use crate::history::RETENTION;
 use crate::sandboxing;
 use crate::server::Server;
 
@@ -100,9 +99,6 @@ impl Yard {
             api: coordinator::ApiOptions { open_to_all, ..coordinator::ApiOptions::default() },
         };
         let bound = Coordinator::bind(options).await?.with_hooks(hooks).with_webhooks(webhooks).await?;
-        let history = HistoryLocation::Folder(broker.data_dir().join("history"));
-        let history = History::new(&history, RETENTION).map_err(|error| Failure::Usage(error.to_string()))?;
-        let bound = bound.with_history(history);
         let address = bound.address();
         let mut coordinator = Part::new("the coordinator");
         let (stop, ready) = (coordinator.stop.clone(), coordinator.ready.clone());

@@ -123,7 +123,7 @@ impl HistoryWriter {
             // It is being taken over.
             return Ok(false);
         };
-        let mut through = self.history.begin(shard, log).await?;
+        let mut through = self.history.begin(shard, log, newest).await?;
         for _ in 0..PARTS_MAX {
             if through >= newest {
                 return Ok(true);
@@ -133,7 +133,8 @@ impl HistoryWriter {
         Ok(through >= newest)
     }
 
-    /// Writes the runs that ended in the next part of a shard. Returns where the part ends.
+    /// Writes the runs that ended in the next part of a shard, which the owner has applied up to `newest`: of later
+    /// entries it does not know yet that they end runs. Returns where the part ends.
     async fn write_part(&self, shard: Shard, log: u64, (after, newest): (u64, u64)) -> Result<u64, WriteError> {
         let mut part = self.journal.of_shard(shard, after, newest).await?;
         let ids = part.ids();
@@ -146,7 +147,7 @@ impl HistoryWriter {
                 Some(whole) if !whole.known.run.status().is_final() => {}
                 Some(whole) => ended.extend(self.prepare(whole).await?),
                 None => {
-                    if let Some(whole) = self.read(id).await? {
+                    if let Some(whole) = self.read(id, part.through).await? {
                         ended.extend(self.prepare(whole).await?);
                     }
                 }
@@ -158,10 +159,11 @@ impl HistoryWriter {
         Ok(through)
     }
 
-    /// Reads a run that began before the part; `None` if it was erased or has left the log.
-    async fn read(&self, id: RunId) -> Result<Option<Whole>, WriteError> {
+    /// Reads a run that began before the part, from servers that have the part; `None` if it was erased or has left the
+    /// log.
+    async fn read(&self, id: RunId, through: u64) -> Result<Option<Whole>, WriteError> {
         let (mut known, mut messages) = (Known::new(id), Vec::new());
-        let mut pages = RunPages::new(self.journal.clone(), id, PAGE_BYTES).with_messages();
+        let mut pages = RunPages::new(self.journal.clone(), id, PAGE_BYTES).with_messages().behind(through);
         loop {
             let mut page = pages.next_known().await?;
             let (is_last, is_cut) = (page.last, page.is_cut);

@@ -4,7 +4,7 @@
 //! others. A request for a single call asks before the run is stored: if nothing waits in the pool, its job is stored
 //! together with the run. If calls wait, but only for a moment, the request waits too, which saves an entry in the log.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -86,7 +86,7 @@ impl Drop for Turn {
         if !self.is_used {
             let mut state = self.order.state();
             state.held.remove(&self.key);
-            state.turns.leave(self.key);
+            state.turns.leave_unqueued(self.key);
         }
     }
 }
@@ -182,13 +182,15 @@ impl TurnOrder {
     }
 
     /// Runs with calls that may be dispatched now. Requests that wait for their turn go on.
-    pub(crate) fn granted(&self) -> Vec<RunId> {
-        let (now, mut runs, mut state) = (::nats::now(), Vec::new(), self.state());
+    pub(crate) fn granted(&self) -> BTreeSet<RunId> {
+        let (now, mut runs, mut state) = (::nats::now(), BTreeSet::new(), self.state());
         while let Some(key) = state.turns.next_granted(now) {
             match state.held.remove(&key) {
                 // A requester that has gone gives its turn back when its request is dropped.
                 Some(request) => drop(request.send(())),
-                None => runs.push(key.run),
+                None => {
+                    runs.insert(key.run);
+                }
             }
         }
         runs
@@ -260,9 +262,11 @@ impl TurnOrder {
             let paused = self.paused.borrow();
             paused.tools().next().is_some() && paused.holds(registry.real_name(&spec.tool))
         };
-        let is_stranded = || registry.settled && registry.takers(spec, tenant) == 0;
-        let is_apart = is_limited || is_stranded() || is_paused();
-        Some(Lane { pool: pool.clone(), tool: is_apart.then(|| spec.tool.clone()) })
+        let takers = registry.takers(spec, tenant);
+        let is_stranded = registry.settled && takers == 0;
+        // Not every free slot of the pool takes it.
+        let is_apart = is_limited || is_stranded || takers < registry.living(pool).taking || is_paused();
+        Some(Lane { pool: pool.clone(), tool: is_apart.then(|| spec.tool.clone()), is_stranded })
     }
 
     fn lane(&self, state: &mut State, name: Lane, registry: &Registry) -> LaneId {
@@ -285,8 +289,11 @@ impl TurnOrder {
     /// Calls of a lane that this coordinator may hand out before workers begin them: one for each slot of the pool, or
     /// this coordinator's part of that.
     fn room(&self, state: &State, name: &Lane, lane: Option<LaneId>, registry: &Registry) -> u32 {
-        let slots = u32::try_from(registry.living(&name.pool).slots).unwrap_or(u32::MAX);
-        if slots == 0 {
+        let hosts = name.tool.as_ref().and_then(|tool| registry.catalog.find(tool));
+        let living =
+            hosts.map_or_else(|| registry.living(&name.pool), |entry| registry.living_hosts(&name.pool, entry));
+        let slots = u32::try_from(living.slots).unwrap_or(u32::MAX);
+        if slots == 0 || name.is_stranded {
             return ROOM_WITHOUT_WORKERS;
         }
         let (shards, all) = (self.owned.borrow().shards().len() as u64, u64::from(proto::names::SHARDS));

@@ -49,7 +49,7 @@ async fn fill(history: &History, runs: u64) -> anyhow::Result<Vec<RunId>> {
     let (mut ids, mut sequence) = (Vec::new(), 0);
     while (ids.len() as u64) < runs {
         for shard in (0..proto::names::SHARDS).map(Shard) {
-            history.begin(shard, LOG).await?;
+            history.begin(shard, LOG, u64::MAX).await?;
             let mut batch = Vec::new();
             for _ in 0..TOGETHER.min(runs - ids.len() as u64) {
                 let id = RunId::new(shard, uuid::Uuid::now_v7());

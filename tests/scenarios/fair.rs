@@ -206,6 +206,34 @@ async fn tenants_share_by_the_weights_in_the_file_of_callers() {
 }
 
 #[tokio::test]
+async fn a_run_with_more_calls_than_its_tenant_may_have_running_ends_and_holds_nobody_up() {
+    const SLOTS: usize = 16;
+    let caller = |name: &str| {
+        format!(
+            "[[callers]]\nname = \"{name}\"\ntenant = \"{name}\"\nroles = [\"submit\", \"read\"]\n\
+             tools = [{{ names = [\"*\"] }}]\nkeys = [\"{{{name}}}\"]\n"
+        )
+    };
+    let file = format!("{}{}[quotas.bound]\nrunning_calls = 2\n", caller("bound"), caller("free"));
+    let yard = Guarded::start(Fixture::new(FIXTURE), Callers::new(&file)).await;
+    let (bound, free) = (yard.client("bound"), yard.client("free"));
+    bound.wait_for_tool("sleep").await;
+    // The pool is full, so that calls wait for their turns.
+    let blocked = Blocked::slots(&free, SLOTS).await;
+    for _ in 0..SLOTS {
+        create(&free, sleeping(10, "", Priority::Unspecified)).await;
+    }
+    let sleeps = |number| call(&format!("c{number}"), "sleep", json!({ "ms": 10, "text": "slept" }));
+    let many = v1::CreateRunRequest { calls: (0..40).map(sleeps).collect(), ..v1::CreateRunRequest::default() };
+    let many = create(&bound, many).await;
+    let other = create(&free, sleeping(10, "", Priority::Unspecified)).await;
+    blocked.release();
+    completed_at(&other).await;
+    many.watch(FloorPolicy::Arrival).await.to_end().await;
+    assert!(many.get().await.calls.iter().all(|call| call.state() == CallState::Completed));
+}
+
+#[tokio::test]
 async fn what_is_not_handed_out_is_cancelled_without_a_job_and_held_by_a_pause() {
     let yard = Yard::start(FIXTURE).await;
     let _worker = yard.worker_with_slots(1).await;

@@ -144,7 +144,15 @@ impl Api {
             }
             if runs.len() >= RUNS_MAX { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
         });
+        let begins = after == 0;
         let after = taken.await?;
+        if begins {
+            // The openings of these may have left the log. Whose they are is seen when they are erased.
+            for shard in shards {
+                let carried = self.runs.journal.carried_runs(shard).await?;
+                runs.extend(carried.into_iter().filter(|run| selection.takes(*run, selection.tenant.as_ref())));
+            }
+        }
         let rest = (after < through).then_some(Rest::Log { after, through });
         Ok((runs, rest.or(self.runs.journal.history().map(|_| HISTORY))))
     }

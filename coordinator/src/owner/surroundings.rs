@@ -53,12 +53,14 @@ impl World for Surroundings<'_> {
         if !self.limited && self.io.quotas.limits_running(registry) {
             return Slot::Uncounted;
         }
-        // A call that waits for a slot of its tenant or tool asks for its turn again when one is free.
-        if !self.io.turns.take(run, call, registry) {
-            return Slot::Full;
-        }
+        // First the slot of its tenant or tool: a call without one must not keep a place in the pool's turns, and asks
+        // for its turn when a slot is free.
         if self.limited && !self.io.quotas.begin(run, call, registry, !self.is_taking_over) {
             self.io.turns.leave(run.id(), call.index());
+            return Slot::Full;
+        }
+        if !self.io.turns.take(run, call, registry) {
+            self.io.quotas.give_back(run.id(), call.index());
             return Slot::Full;
         }
         Slot::Free

@@ -6,10 +6,13 @@ use run::{CallIndex, Entry, Event, Fact, Run, Shard};
 
 use super::{Io, OwnerTask};
 
+/// How often turns are given on in one go; the rest has its turn within a second.
+const PASSES_MAX: usize = 16;
+
 impl OwnerTask {
     /// Dispatches calls whose turn has come. One that finds no slot of its tenant or tool gives its turn to the next.
     pub(super) fn hand_out(&mut self) {
-        loop {
+        for _ in 0..PASSES_MAX {
             let granted = self.io.turns.granted();
             if granted.is_empty() {
                 return;

@@ -40,6 +40,11 @@ impl Quotas {
         self.counted().running.begin(run, call, registry, &limits, &of)
     }
 
+    /// A call that was let begin does not begin now.
+    pub(crate) fn give_back(&self, run: RunId, call: CallIndex) {
+        self.counted().running.free((run, call));
+    }
+
     /// Counts a run's calls, as the log has them. Returns whether a slot became free.
     pub(crate) fn see_running(&self, run: &Run, registry: &Registry) -> bool {
         self.counted().running.see(run, registry)

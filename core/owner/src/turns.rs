@@ -52,6 +52,8 @@ pub struct Lane {
     pub pool: PoolId,
     /// Set for a tool that not every free slot of the pool takes: its calls must not hold up those of other tools.
     pub tool: Option<ToolName>,
+    /// No live worker takes the calls: they must not hold up other calls of their tool.
+    pub is_stranded: bool,
 }
 
 /// The number of a lane in its [`Turns`].
@@ -198,6 +200,13 @@ impl Turns {
             }
             Some(Place::Queued { lane }) => self.take_from_queue(lane),
             None => {}
+        }
+    }
+
+    /// As [`Self::leave`], unless the log shows the call's job.
+    pub fn leave_unqueued(&mut self, key: CallKey) {
+        if !matches!(self.places.get(&key), Some(Place::Queued { .. })) {
+            self.leave(key);
         }
     }
 

@@ -146,13 +146,28 @@ impl History {
         self.0.shards.get(usize::from(shard.0)).ok_or(HistoryError::NotOpen)
     }
 
-    /// Opens a shard's database for writing, unless it is open, and returns through which entry of this log it goes.
+    /// Opens a shard's database for writing, unless it is open, and returns through which entry of this log it goes, whose
+    /// last entry in the shard is `newest`.
     /// The coordinator that wrote it before cannot write any more.
     ///
     /// # Errors
     /// If the store does not respond, or refuses.
-    pub async fn begin(&self, shard: Shard, log: u64) -> Result<u64, HistoryError> {
+    pub async fn begin(&self, shard: Shard, log: u64, newest: u64) -> Result<u64, HistoryError> {
         let store = self.shard(shard)?;
+        let begun = self.begin_open((shard, store), log, newest).await;
+        if begun.is_err() {
+            // It may have been fenced, and is opened again.
+            store.close().await;
+        }
+        begun
+    }
+
+    async fn begin_open(
+        &self,
+        (shard, store): (Shard, &ShardStore),
+        log: u64,
+        newest: u64,
+    ) -> Result<u64, HistoryError> {
         let db = store.open().await?;
         let position = timeout(READ_PATIENCE, db.get(keys::POSITION)).await;
         let position = position.map_err(|_| HistoryError::silent(READ_PATIENCE))?.map_err(HistoryError::from);
@@ -166,7 +181,9 @@ impl History {
             Ok(Err(error)) => return Err(HistoryError::Damaged(format!("its position: {error}"))),
             Err(error) => return Err(error),
         };
-        let through = position.filter(|position| position.log == log).map_or(0, |position| position.through);
+        // A position behind the end is of a log that was lost, and of which an older copy was restored.
+        let is_of_log = |position: &HistoryPosition| position.log == log && position.through <= newest;
+        let through = position.filter(is_of_log).map_or(0, |position| position.through);
         store.note_through(through);
         Ok(through)
     }
@@ -201,10 +218,16 @@ impl History {
         let mut batch = WriteBatch::new();
         batch.put_with_options(keys::part(run, part), value, &until(expires_at));
         let store = self.shard(run.shard())?;
-        timeout(WRITE_PATIENCE, store.written()?.write(batch))
-            .await
-            .map_err(|_| HistoryError::silent(WRITE_PATIENCE))??;
-        Ok(())
+        let db = store.written()?;
+        let written = timeout(WRITE_PATIENCE, db.write(batch)).await;
+        let written = written.map_err(|_| HistoryError::silent(WRITE_PATIENCE));
+        match written.and_then(|written| Ok(written?)) {
+            Ok(_) => Ok(()),
+            Err(error) => {
+                store.close().await;
+                Err(error)
+            }
+        }
     }
 
     /// Stores runs of a shard, and that all runs that ended with an entry up to `position` are stored. Returns when it
@@ -227,13 +250,19 @@ impl History {
         runs: Vec<EndedRun>,
         position: HistoryPosition,
     ) -> Result<(), HistoryError> {
+        let mut erased = Vec::new();
         let written = async {
             let db = store.written()?;
             // Nothing is erased between the look and the write.
             let mut erasing = store.erasing.lock().await;
             let mut batch = WriteBatch::new();
-            for run in runs.into_iter().filter(|run| erasing.get(&run.id).is_none_or(|through| run.last > *through)) {
-                let EndedRun { id, tenant, ended_at, messages, parts, .. } = run;
+            for run in runs {
+                let EndedRun { id, tenant, ended_at, last, messages, parts } = run;
+                if erasing.get(&id).is_some_and(|through| last <= *through) {
+                    (1..=parts).for_each(|part| batch.delete(keys::part(id, part)));
+                    erased.push(id);
+                    continue;
+                }
                 let expires_at = ended_at.after(self.0.retention);
                 if let Some(tenant) = &tenant {
                     batch.put_with_options(keys::of_tenant(tenant, Some(id)), Bytes::new(), &until(expires_at));
@@ -250,6 +279,10 @@ impl History {
         };
         timeout(WRITE_PATIENCE, written).await.map_err(|_| HistoryError::silent(WRITE_PATIENCE))??;
         store.note_through(position.through);
+        for run in erased {
+            // They may have been copied after the run was erased.
+            self.remove_objects(run).await?;
+        }
         Ok(())
     }
 
@@ -270,9 +303,12 @@ impl History {
             // A damaged one is erased as well, as far as it is known.
             let found = HistoryRun::decode(value).ok();
             let mut batch = WriteBatch::new();
-            batch.delete(keys::run(run));
+            // With all its parts.
+            let mut keys_of_run = db.scan_prefix(keys::run(run), ..).await?;
+            while let Some(next) = keys_of_run.next().await? {
+                batch.delete(next.key);
+            }
             if let Some(found) = found {
-                (1..=found.parts).for_each(|part| batch.delete(keys::part(run, part)));
                 found.tenant.iter().for_each(|tenant| batch.delete(keys::of_tenant(tenant, Some(run))));
             }
             let written = db.write(batch).await?;

@@ -177,8 +177,13 @@ impl ShardStore {
                 let before = reader.replace((opened, Arc::clone(&built)));
                 drop(reader);
                 if let Some((_, before)) = before {
-                    // Requests that still read with it go on.
-                    drop(before);
+                    // It follows the database until it is closed. Requests that still read with it go on until then.
+                    tokio::spawn(async move {
+                        tokio::time::sleep(READ_PATIENCE).await;
+                        if let Err(error) = before.close().await {
+                            tracing::debug!(%error, "closing a reader of the history failed");
+                        }
+                    });
                 }
                 Ok(Some((opened, built)))
             }

@@ -92,7 +92,7 @@ impl RunPages {
     }
 
     /// Pages with everything that was stored before a barrier.
-    pub(super) fn behind(self, mark: u64) -> Self {
+    pub(crate) fn behind(self, mark: u64) -> Self {
         Self { mark, ..self }
     }
 

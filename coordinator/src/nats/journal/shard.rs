@@ -56,8 +56,8 @@ impl OfShard {
 }
 
 impl Journal {
-    /// The messages of a shard after `after`, as many as are read in one go. `needed` is an entry of the shard that is
-    /// known to be in the log.
+    /// The messages of a shard after `after` and up to `needed`, as many as are read in one go. `needed` is an entry of
+    /// the shard that was in the log.
     ///
     /// # Errors
     /// The broker does not answer, or no replica has `needed`.
@@ -67,6 +67,10 @@ impl Journal {
         while part.through == after && after < needed {
             let read = || self.read_once(&filter, after, (MESSAGES_MAX, BYTES_MAX));
             for message in self.patiently("retrying to read a shard of the log", read).await?.messages {
+                if message.sequence > needed {
+                    part.through = needed;
+                    break;
+                }
                 part.through = message.sequence;
                 if let Ok(Subject { run, .. }) = message.subject.parse() {
                     part.runs.entry(run).or_default().push(message);

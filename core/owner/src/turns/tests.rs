@@ -26,7 +26,11 @@ fn tenant(name: &str) -> Tenant {
 }
 
 fn lane_named(tool: Option<&str>) -> Lane {
-    Lane { pool: "alpha".parse().expect("a pool"), tool: tool.map(|tool| tool.parse().expect("a tool")) }
+    Lane {
+        pool: "alpha".parse().expect("a pool"),
+        tool: tool.map(|tool| tool.parse().expect("a tool")),
+        is_stranded: false,
+    }
 }
 
 /// One lane, and the time.

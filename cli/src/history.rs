@@ -10,7 +10,6 @@ use crate::exit::Failure;
 const RETENTION_MAX: Duration = Duration::from_secs(366 * 86_400);
 /// Shorter than the log keeps them anyway.
 const RETENTION_MIN: Duration = Duration::from_secs(25 * 3600);
-/// How long runs are kept if nothing else is set.
 
 #[derive(Debug, Clone, clap::Args)]
 pub(crate) struct HistoryArgs {

@@ -262,7 +262,7 @@ mod tests {
             let expected = match reason.http().as_u16() {
                 503 if reason.grpc() == Code::Unavailable => Exit::Unreachable,
                 408 | 504 => Exit::Failed,
-                _ if *reason == Reason::Contended => Exit::Failed,
+                _ if [Reason::Contended, Reason::HistoryDamaged].contains(reason) => Exit::Failed,
                 _ => Exit::Refused,
             };
             assert_eq!(exit, expected, "{reason:?}");

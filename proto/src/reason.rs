@@ -452,7 +452,8 @@ or `RetryInfo`: after it the same request may be sent again.
                 Code::Unavailable => http == StatusCode::SERVICE_UNAVAILABLE,
                 Code::DeadlineExceeded => http == StatusCode::GATEWAY_TIMEOUT || http == StatusCode::REQUEST_TIMEOUT,
                 Code::Unimplemented => http == StatusCode::METHOD_NOT_ALLOWED,
-                Code::Ok | Code::Cancelled | Code::Unknown | Code::Internal | Code::DataLoss => false,
+                Code::DataLoss => http == StatusCode::INTERNAL_SERVER_ERROR,
+                Code::Ok | Code::Cancelled | Code::Unknown | Code::Internal => false,
             };
             assert!(is_agreed, "{reason:?}: {grpc:?} and {http}");
         }

@@ -420,6 +420,16 @@ impl Journal {
         }
     }
 
+    /// The job of a call that was accepted is appended later, and takes so many bytes.
+    pub(crate) fn defer(&self, bytes: u64) {
+        self.room.defer(bytes);
+    }
+
+    /// Stores how many jobs of accepted calls are still to be appended, and their bytes.
+    pub(crate) fn count_deferred(&self, messages: u64, bytes: u64) {
+        self.room.count_deferred(Amount { bytes, messages });
+    }
+
     /// The bound of the log that is reached and at which new work is rejected, if any.
     pub(crate) fn crowded(&self) -> Option<Bound> {
         self.room.crowded()

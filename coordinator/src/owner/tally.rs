@@ -2,12 +2,13 @@
 
 use std::collections::BTreeMap;
 
-use run::{Call, CallState, PoolId, Priority, Route, Run, TenantId, Timestamp, Version};
+use run::{Call, CallSpec, CallState, PoolId, Priority, Route, Run, TenantId, Timestamp, Version};
 use tokio::time::{Duration, Instant};
 
 use super::OwnerTask;
 use crate::fleet::registry::Registry;
 use crate::metrics::{self, COUNTS, label};
+use crate::nats::journal::stored_bytes;
 
 /// Calls of one tool in one pool.
 #[derive(Debug, Default)]
@@ -31,12 +32,17 @@ impl Tally {
     }
 }
 
+/// Bytes of a job beside its arguments and metadata: names, policy, context.
+const JOB_BYTES: u64 = 256;
+
 #[derive(Debug, Default)]
 pub(super) struct Tallies {
     client_calls: u32,
     approvals: u32,
     /// By pool, and by the name under which the tool is counted.
     tools: BTreeMap<PoolId, BTreeMap<String, Tally>>,
+    /// Jobs that are still to be appended, and their bytes.
+    jobs: (u64, u64),
     /// Waiting and running calls.
     tenants: BTreeMap<TenantId, (u32, u32)>,
 }
@@ -47,11 +53,8 @@ impl Tallies {
         match call.state() {
             CallState::WaitingForClient => self.client_calls += 1,
             CallState::AwaitingApproval => self.approvals += 1,
-            CallState::Accepted
-            | CallState::Delayed
-            | CallState::Queued { .. }
-            | CallState::Running(_)
-            | CallState::Ended(_) => {}
+            CallState::Accepted => self.jobs = (self.jobs.0 + 1, self.jobs.1 + job_bytes(call.spec())),
+            CallState::Delayed | CallState::Queued { .. } | CallState::Running(_) | CallState::Ended(_) => {}
         }
         let Route::Pool { pool, version, .. } = &call.spec().route else { return };
         if matches!(call.state(), CallState::Ended(_) | CallState::AwaitingApproval | CallState::Delayed) {
@@ -133,6 +136,12 @@ impl Lag {
     }
 }
 
+/// Roughly the bytes of a call's job in the log.
+pub(crate) fn job_bytes(spec: &CallSpec) -> u64 {
+    let bytes = spec.arguments.len() + spec.metadata.iter().map(|(key, value)| key.len() + value.len()).sum::<usize>();
+    stored_bytes(u32::try_from(bytes).unwrap_or(u32::MAX)) + JOB_BYTES
+}
+
 impl OwnerTask {
     /// Publishes the counts, and values that need no counting.
     pub(super) fn tell_tallies(&mut self, tallies: &Tallies, registry: &Registry) {
@@ -142,6 +151,8 @@ impl OwnerTask {
             runs += u32::try_from(shard.runs().len()).unwrap_or(u32::MAX);
             erasures += u32::try_from(slice.owed.len()).unwrap_or(u32::MAX);
         }
+        let (jobs, bytes) = tallies.jobs;
+        self.io.journal.count_deferred(jobs, bytes);
         COUNTS.shards.set(f64::from(shards));
         COUNTS.runs_open.set(f64::from(runs));
         COUNTS.erasures.set(f64::from(erasures));

@@ -6,6 +6,7 @@ use run::{CallSpec, Event, RunId, TenantId};
 
 use super::Runs;
 use crate::fleet::registry::Registry;
+use crate::owner::job_bytes;
 use crate::turns::Turn;
 
 impl Runs {
@@ -17,6 +18,7 @@ impl Runs {
         let priority = call.priority.unwrap_or(opened.rules.priority);
         let turn = self.turns.enter(id, (opened.tenant.as_ref(), call, priority), &self.registry).await;
         if turn.is_none() {
+            self.journal.defer(job_bytes(call));
             events.truncate(1);
         }
         turn

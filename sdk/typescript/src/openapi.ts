@@ -1649,7 +1649,7 @@ export interface components {
             /** @description The tenant: 1 to 64 of A-Z a-z 0-9 _ -. May be empty. */
             tenant?: string;
             /**
-             * @description Time until the run's deadline: at most, and by default, 24 hours.
+             * @description Time until the run's deadline: by default 24 hours, at most 30 days. A call that is executed ends at most 24 hours after its dispatch all the same.
              * @example 1.5s
              */
             timeout?: string;
@@ -3044,7 +3044,7 @@ export interface components {
             /** @description The tenant: 1 to 64 of A-Z a-z 0-9 _ -. May be empty. */
             tenant?: string;
             /**
-             * @description Time until the run's deadline: at most, and by default, 24 hours.
+             * @description Time until the run's deadline: by default 24 hours, at most 30 days. A call that is executed ends at most 24 hours after its dispatch all the same.
              * @example 1.5s
              */
             timeout?: string;

@@ -2,6 +2,7 @@
 //! two reads does not use the room that is reserved for its end.
 
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use tokio::sync::Notify;
@@ -32,6 +33,17 @@ pub(super) struct Room {
     bytes: Filled,
     messages: Filled,
     look: Notify,
+    deferred: Mutex<Deferred>,
+}
+
+/// Jobs of accepted calls that are still to be appended: the room for them is taken.
+#[derive(Debug, Default)]
+struct Deferred {
+    /// As of the last count of all calls.
+    counted: Amount,
+    /// Accepted since that count, and between the two counts before it: these may be counted twice.
+    since: Amount,
+    before: Amount,
 }
 
 /// The fill level of the log in one measure.
@@ -47,7 +59,7 @@ impl Default for Room {
     /// Before the first read there is room.
     fn default() -> Self {
         let filled = || Filled { limit: AtomicU64::new(u64::MAX), seen: AtomicU64::new(0), since: AtomicU64::new(0) };
-        Self { bytes: filled(), messages: filled(), look: Notify::new() }
+        Self { bytes: filled(), messages: filled(), look: Notify::new(), deferred: Mutex::default() }
     }
 }
 
@@ -85,8 +97,39 @@ impl Room {
 
     /// The bound that is reached and at which new work is rejected, if any.
     pub(super) fn crowded(&self) -> Option<Bound> {
-        let bytes = self.bytes.crowded().map(Bound::Bytes);
-        bytes.or_else(|| self.messages.crowded().map(Bound::Messages))
+        let deferred = self.deferred().all();
+        let bytes = self.bytes.crowded(deferred.bytes).map(Bound::Bytes);
+        bytes.or_else(|| self.messages.crowded(deferred.messages).map(Bound::Messages))
+    }
+
+    /// A call was accepted whose job is appended later.
+    pub(super) fn defer(&self, bytes: u64) {
+        let mut deferred = self.deferred();
+        deferred.since = deferred.since.and(Amount { bytes, messages: 1 });
+    }
+
+    /// Stores a count of all jobs that are still to be appended.
+    pub(super) fn count_deferred(&self, counted: Amount) {
+        let mut deferred = self.deferred();
+        let before = std::mem::take(&mut deferred.since);
+        *deferred = Deferred { counted, since: Amount::default(), before };
+    }
+
+    fn deferred(&self) -> MutexGuard<'_, Deferred> {
+        // It holds numbers only, which are right after a panic too.
+        self.deferred.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Amount {
+    fn and(self, other: Self) -> Self {
+        Self { bytes: self.bytes.saturating_add(other.bytes), messages: self.messages.saturating_add(other.messages) }
+    }
+}
+
+impl Deferred {
+    fn all(&self) -> Amount {
+        self.counted.and(self.since).and(self.before)
     }
 }
 
@@ -104,8 +147,9 @@ impl Filled {
     }
 
     /// The limit, if new work would use the room in which accepted work has to end.
-    fn crowded(&self) -> Option<u64> {
+    fn crowded(&self, deferred: u64) -> Option<u64> {
         let taken = self.seen.load(Ordering::Relaxed).saturating_add(self.since.load(Ordering::Relaxed));
+        let taken = taken.saturating_add(deferred);
         let limit = self.limit.load(Ordering::Relaxed);
         (taken >= percent(limit, ROOM_PERCENT)).then_some(limit)
     }

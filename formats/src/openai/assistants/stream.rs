@@ -176,6 +176,8 @@ impl Stream {
             }
             // The step of a call that the client answered comes before any other event of the run.
             Told::CallSpeaking(_) if !self.is_begun => return Vec::new(),
+            // Of a run that waits nothing goes on because no more calls can be added.
+            Told::RunClosed(_) if !self.is_begun => return Vec::new(),
             Told::CallEnded(ended) if !self.is_begun => self.ends(ended, at),
             _ => {}
         }

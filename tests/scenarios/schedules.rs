@@ -451,7 +451,7 @@ fn refused() -> Vec<(Value, &'static str, &'static str)> {
         (with_run("store", json!(false)), "MALFORMED", "/spec/run/store"),
         (with_run("request_id", json!("x")), "MALFORMED", "/spec/run/request_id"),
         (with_run("tenant", json!("a b")), "MALFORMED", "/spec/run/tenant"),
-        (with_run("timeout", json!("90000s")), "DEADLINE_TOO_FAR", ""),
+        (with_run("timeout", json!("2600000s")), "DEADLINE_TOO_FAR", ""),
         (with_run("calls", json!([{ "tool": "a b" }])), "MALFORMED", "/spec/run/calls/0/tool"),
         (with_run("calls", large), "MALFORMED", "/spec"),
     ]

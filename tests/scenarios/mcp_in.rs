@@ -87,6 +87,8 @@ async fn outcome(yard: &Yard, tool: &str, arguments: Value) -> v1::CallOutcome {
 }
 
 pub(crate) async fn answer(yard: &Yard, tool: &str, arguments: Value) -> String {
+    // Its server may start slowly.
+    yard.client.wait_for_tool(tool).await;
     let outcome = outcome(yard, tool, arguments).await;
     assert_eq!(outcome.state(), CallState::Completed, "{tool}: {outcome:?}");
     check::text(&outcome)

@@ -41,8 +41,8 @@ const OUTPUT_MESSAGE_BYTES: u64 = 64 << 10;
 /// bookkeeping, and its opening. The bucket of carried runs has this part of the log's bytes.
 const CARRIED_RUN_BYTES: u64 = 450;
 const LOG_BYTES_PER_CARRIED_BYTE: u64 = 16;
-/// The broker's memory: a fixed part, and a part for each message that the log may hold, each request id and each carried
-/// run.
+/// The broker's memory: a fixed part, and a part for each message that the log may hold, each request id and each
+/// carried run.
 const BROKER_FIXED_BYTES: u64 = 128 << 20;
 const BROKER_MESSAGE_BYTES: u64 = 1 << 10;
 /// A coordinator's memory: at rest, and for each open run.

@@ -337,8 +337,7 @@ impl Coordinator {
             floor_policies: self.floor_policies.into(),
         };
         let handle = shared.start_owner(written_sender, &mut tasks);
-        let rules = (files.rules, self.on_demand);
-        shared.start_registry(registry_sender, rules, &mut tasks).await?;
+        shared.start_registry(registry_sender, (files.rules, self.on_demand), &mut tasks).await?;
         shared.start_monitoring(&log_options, served_sender, &mut tasks);
         telemetry::process::begin("coordinator");
         let serving = Arc::new(AtomicBool::new(false));

@@ -210,8 +210,8 @@ fn a_call_whose_output_nobody_reads_is_cancelled() {
     assert_eq!((watched.code(), &ended["run_ended"]["status"]), (3, &"RUN_STATUS_CANCELLED".into()));
 }
 
-/// `toolyard dev`, and a worker beside it with the programs of a file: `secret` is hidden, and `slow` writes down when it
-/// begins and ends.
+/// `toolyard dev`, and a worker beside it with the programs of a file: `secret` is hidden, and `slow` writes down when
+/// it begins and ends.
 fn with_programs() -> (Dev, Background, tempfile::TempDir) {
     let folder = tempfile::tempdir().expect("a folder");
     let notes = folder.path().join("notes");

@@ -33,8 +33,8 @@ const NO_STREAM: u64 = 10_059;
 /// Streams in a backup, in their order. Schedules come before the log: one that is older than the log fires again, and
 /// the request id keeps it from a second run, while one that is newer would miss a firing. Then the log: a request id
 /// that is newer than the log opens its run again, while a run whose id is missing could be opened twice. Objects come
-/// last, so that all objects to which the log refers are included. What is carried comes right after the log: entries that
-/// left the log before it was copied are there.
+/// last, so that all objects to which the log refers are included. What is carried comes right after the log: entries
+/// that left the log before it was copied are there.
 const BACKED_UP: [&str; 9] = [
     "KV_ty-schedules",
     names::STREAM,

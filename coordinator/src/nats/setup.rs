@@ -55,8 +55,8 @@ const LOG_BYTES_PER_SCHEDULE_BYTE: i64 = 512;
 /// The log's bytes divided by this are the size of the bucket of records: 2 MiB beside a log of 1 GiB, which is what a
 /// broker of 2 GiB had room for when it was new.
 const LOG_BYTES_PER_RECORD_BYTE: i64 = 512;
-/// The log's bytes divided by this are the size of the bucket of carried runs: 64 MiB beside a log of 1 GiB, which is room
-/// for some 100,000 small runs that wait.
+/// The log's bytes divided by this are the size of the bucket of carried runs: 64 MiB beside a log of 1 GiB, which is
+/// room for some 100,000 small runs that wait.
 const LOG_BYTES_PER_CARRIED_BYTE: i64 = 16;
 /// Minimum size of a bucket, however small the log is.
 const BUCKET_BYTES_MIN: i64 = 2 << 20;
@@ -408,8 +408,8 @@ fn bucket_config(bucket: &str, max_age: Duration, options: &LogOptions) -> Confi
         discard: DiscardPolicy::New,
         allow_direct: true,
         deny_delete: true,
-        // Markers of deleted schedules expire, because there may be any number of them, and carried runs some time after
-        // their end.
+        // Markers of deleted schedules expire, because there may be any number of them, and carried runs some time
+        // after their end.
         allow_message_ttl: [names::SCHEDULES_BUCKET, names::CARRIED_BUCKET].contains(&bucket),
         ..Config::default()
     }

@@ -16,7 +16,8 @@ use crate::shards::every;
 
 /// How much longer than until its deadline what is carried of an open run is kept: the next owner may come late.
 const KEPT_AFTER_DEADLINE: Duration = Duration::from_secs(2 * RETENTION.as_secs());
-/// How long a carried run can be read after its end, if it has left the log. With a history, it may have to wait for that.
+/// How long a carried run can be read after its end, if it has left the log. With a history, it may have to wait for
+/// that.
 const KEPT_AFTER_END: Duration = Duration::from_secs(3600);
 const KEPT_FOR_HISTORY: Duration = RETENTION;
 /// The pause before a fence is written again that the broker did not confirm.

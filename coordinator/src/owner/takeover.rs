@@ -610,7 +610,7 @@ impl ReadRuns {
         Ok(())
     }
 
-    /// Reads runs of which something is carried.
+    /// Reads carried runs.
     async fn read_carried(
         &mut self,
         journal: &Journal,

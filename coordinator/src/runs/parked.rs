@@ -39,8 +39,7 @@ impl Runs {
             return Err(RequestError::EventsExpired(id));
         }
         let spec = call.spec();
-        let accepted = call.accepted_at();
-        let began = spec.not_before.map_or(accepted, |until| until.max(accepted));
+        let began = spec.not_before.into_iter().fold(call.accepted_at(), Timestamp::max);
         let since = |deadline: Timestamp| deadline.since(began);
         let asked = RequestedCall {
             id: Some(spec.id.clone()),

@@ -36,9 +36,9 @@ pub struct Expected {
 }
 
 impl Expected {
-    /// What is last on the subject in a log that begins with the entry `first`: nothing if the entry has left it. An entry
-    /// that came since the state was known would still be there, because what is young never leaves, and what is appended
-    /// counts for a shorter time.
+    /// What is last on the subject in a log that begins with the entry `first`: nothing if the entry has left it. An
+    /// entry that came since the state was known would still be there, because what is young never leaves, and what is
+    /// appended counts for a shorter time.
     #[must_use]
     pub fn in_log(self, first: u64) -> u64 {
         if self.entry <= self.carried && self.entry < first { 0 } else { self.entry }

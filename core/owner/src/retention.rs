@@ -6,13 +6,14 @@ use std::time::Duration;
 
 /// Younger entries stay whatever the log's size is. A copy of an entry counts for [`run::STORED_WITHIN`] after it was
 /// written, and expects that nothing is on its subject: it must find the first one. The rest of the time is by how much
-/// clocks of the broker's nodes may differ, and how long a server that was replaced may not know it. Younger entries and
-/// younger runs are not carried either: most runs end before.
+/// clocks of the broker's nodes may differ, and how long a server that was replaced may not know it. Younger entries
+/// and younger runs are not carried either: most runs end before.
 pub const SETTLED_AFTER: Duration = Duration::from_secs(30);
-/// Nothing is carried of runs that are younger: carried entries are at least twice as old, so clocks may differ by this.
+/// Nothing is carried of runs that are younger: carried entries are at least twice as old, so clocks may differ by
+/// this.
 pub const UNCARRIED_AGE: Duration = Duration::from_secs(15);
-/// Entries that are older than this are carried whatever the log's size is, because the broker drops them at an age that
-/// is not much higher.
+/// Entries that are older than this are carried whatever the log's size is, because the broker drops them at an age
+/// that is not much higher.
 pub const CARRIED_AFTER: Duration = Duration::from_secs(20 * 3600);
 /// The part of the log, in percent, above which the oldest go although the history does not have them. New work is
 /// refused at 85 %, and losing the history must not stop it.

@@ -195,7 +195,7 @@ impl ShardState {
         open.chain(ended).chain(self.unread.list())
     }
 
-    /// The runs of which more is to be carried, so that the log need not keep entries before `before`, the ones that
+    /// The runs whose entries are to be carried, so that the log need not keep entries before `before`, the ones that
     /// keep most of it first. Those before it must be older than [`SETTLED_AFTER`].
     #[must_use]
     pub fn to_carry(&self, before: u64, now: Timestamp) -> Vec<RunId> {
@@ -207,7 +207,7 @@ impl ShardState {
         runs.into_iter().map(|(_, id)| id).collect()
     }
 
-    /// The runs that ended and of which everything is to be carried if the beginning is, each with its last entry.
+    /// The runs that ended and are to be carried whole if their beginning is, each with its last entry.
     pub fn half_carried(&self) -> impl Iterator<Item = (RunId, u64)> {
         self.half_carried.iter().map(|(id, run)| (*id, run.last))
     }

@@ -107,8 +107,8 @@ pub const REASON_BYTES_MAX: usize = 1024;
 pub const RUN_LIFE_MAX: Duration = Duration::from_secs(30 * 24 * 3600);
 /// The life of a run whose client sets none.
 pub const RUN_LIFE: Duration = Duration::from_secs(24 * 3600);
-/// How long after its dispatch a call has ended, its time in the queue and all its attempts included: the log keeps a job
-/// an hour longer.
+/// How long after its dispatch a call has ended, its time in the queue and all its attempts included: the log keeps a
+/// job an hour longer.
 pub const EXECUTION_MAX: Duration = Duration::from_secs(24 * 3600);
 /// The longest wait before another attempt that an error may ask for; longer is taken for as long. A quota that returns
 /// later than that is better told to the caller.

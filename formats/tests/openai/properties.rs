@@ -250,7 +250,7 @@ proptest! {
     }
 
     #[test]
-    fn a_run_of_the_assistants_api_requires_action_exactly_when_the_run_does(history in whole_histories(), at in pick()) {
+    fn an_assistants_run_requires_action_exactly_when_the_run_does(history in whole_histories(), at in pick()) {
         let log = &history.log[..1 + at.among(history.log.len())];
         let run = fold(log);
         // The end of a call may be told after that of a call that asks its client.

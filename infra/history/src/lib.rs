@@ -146,9 +146,8 @@ impl History {
         self.0.shards.get(usize::from(shard.0)).ok_or(HistoryError::NotOpen)
     }
 
-    /// Opens a shard's database for writing, unless it is open, and returns through which entry of this log it goes, whose
-    /// last entry in the shard is `newest`.
-    /// The coordinator that wrote it before cannot write any more.
+    /// Opens a shard's database for writing, unless it is open, and returns through which entry of this log it goes,
+    /// whose last entry in the shard is `newest`. The coordinator that wrote it before cannot write any more.
     ///
     /// # Errors
     /// If the store does not respond, or refuses.
@@ -181,7 +180,7 @@ impl History {
             Ok(Err(error)) => return Err(HistoryError::Damaged(format!("its position: {error}"))),
             Err(error) => return Err(error),
         };
-        // A position behind the end is of a log that was lost, and of which an older copy was restored.
+        // A position behind the end is of a log that was lost and restored from an older copy.
         let is_of_log = |position: &HistoryPosition| position.log == log && position.through <= newest;
         let through = position.filter(is_of_log).map_or(0, |position| position.through);
         store.note_through(through);

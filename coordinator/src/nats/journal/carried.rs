@@ -1,5 +1,5 @@
-//! Entries of runs that stay open for long, kept in a bucket beside the log so that they may leave it. The parts of a run
-//! follow one another, and hold what the log held. Runs are read with what is carried of them first
+//! Entries of runs that stay open for long, kept in a bucket beside the log so that they may leave it. The parts of a
+//! run follow one another, and hold what the log held. Runs are read with what is carried of them first
 //! ([`super::RunPages`]).
 //!
 //! Only the owner of a shard carries its runs: each part is stored on condition that the shard's fence is still the one
@@ -76,8 +76,8 @@ pub(crate) struct Order {
 }
 
 impl Journal {
-    /// The entries of a run after `after` that are carried: those of one part, in the order of the log, and the number of
-    /// that part. `None` if none are carried.
+    /// The entries of a run after `after` that are carried: those of one part, in the order of the log, and the number
+    /// of that part. `None` if none are carried.
     pub(super) async fn carried_after(&self, run: RunId, after: u64) -> Result<Option<(u64, Vec<Stored>)>, ReadError> {
         // Boxed, because it is rare.
         Box::pin(self.find_carried(run, after)).await
@@ -129,7 +129,7 @@ impl Journal {
         Ok(Box::pin(self.last_part(run)).await?.map_or(0, |last| last.part.through()))
     }
 
-    /// The runs of a shard of which something is carried.
+    /// The carried runs of a shard.
     pub(crate) async fn carried_runs(&self, shard: Shard) -> Result<Vec<RunId>, ReadError> {
         let first_parts = format!("{}{shard}.*.0", self.broker.carried.prefix);
         let subjects = self.broker.carried.stream.info_with_subjects(first_parts).await;
@@ -228,9 +228,9 @@ impl Journal {
         Ok(through)
     }
 
-    /// If something is carried of a run that has ended with the entry `last`, carries all of it, and keeps that until the
-    /// order expires. If that is not possible, nothing of it is carried any more: with its beginning alone it would look
-    /// open.
+    /// If something is carried of a run that has ended with the entry `last`, carries all of it, and keeps that until
+    /// the order expires. If that is not possible, nothing of it is carried any more: with its beginning alone it would
+    /// look open.
     pub(crate) async fn carry_ended(&self, order: Order, last: u64) -> Result<(), CarryError> {
         if self.carried_to(order.run).await? == 0 {
             return Ok(());
@@ -299,8 +299,8 @@ impl Journal {
         &self.broker.carried.prefix
     }
 
-    /// A run of which something is carried, up to the entry `tip` of the log, at which all of its shard was stored. What
-    /// is carried behind it is of a log that was lost, and whose copy was restored: it is forgotten.
+    /// A carried run up to the entry `tip` of the log, at which all of its shard was stored.
+    /// What is carried behind it is of a log that was lost, and whose copy was restored: it is forgotten.
     pub(crate) async fn carried_through(&self, run: RunId, fence: Fence, tip: u64) -> Result<Known, ReadError> {
         while let Some(last) = self.last_part(run).await?.filter(|last| last.part.through() > tip) {
             self.forget_after(run, fence, tip, last).await?;

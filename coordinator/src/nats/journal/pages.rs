@@ -50,8 +50,8 @@ enum Mode {
     Counted,
     /// Counted entries are gone: the run was erased or ages out. The counts are useless then.
     Uncounted,
-    /// The run begins with what is carried of it: `through` is the last entry of that, as far as it was read, and `rest`
-    /// is still to be returned.
+    /// The run begins with what is carried of it: `through` is the last entry of that, as far as it was read, and
+    /// `rest` is still to be returned.
     Carried { through: u64, rest: VecDeque<Stored> },
 }
 

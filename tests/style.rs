@@ -24,7 +24,7 @@ const LONG: &[&str] = &[
     "tests/fixture/main.rs: serve",
     "tests/release/together.rs: shards_move_between_both_releases_under_load_and_every_reader_sees_one_order",
     "tests/scenarios/http.rs: a_request_that_cannot_be_read_is_told_where_and_what_to_do",
-    "tests/scenarios/retention.rs: what_has_ended_leaves_a_log_that_fills_up_and_what_is_open_goes_on_and_nothing_is_executed_twice",
+    "tests/scenarios/retention.rs: what_has_ended_leaves_a_full_log_and_what_is_open_goes_on_and_nothing_runs_twice",
     "tests/scenarios/traces.rs: one_trace_holds_a_call_from_its_caller_to_both_its_attempts_though_a_worker_was_killed",
     "worker/src/attempt.rs: drive",
 ];

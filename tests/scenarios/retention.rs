@@ -132,7 +132,7 @@ impl Waiting {
 }
 
 #[tokio::test]
-async fn what_has_ended_leaves_a_log_that_fills_up_and_what_is_open_goes_on_and_nothing_is_executed_twice() {
+async fn what_has_ended_leaves_a_full_log_and_what_is_open_goes_on_and_nothing_runs_twice() {
     let fixture = Fixture::new(FIXTURE).with("TOOLYARD_LOG_MAX_MESSAGES", MESSAGES).with("TOOLYARD_TAIL_PERCENT", 10);
     let mut yard = Yard::start_with(fixture).await;
     let _worker = yard.worker().await;

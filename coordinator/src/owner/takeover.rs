@@ -2,12 +2,12 @@
 //! snapshot has its log position and the runs that were open then. Those runs are read, and the shard is followed from
 //! that position.
 
+mod read;
+
 use std::future::Future;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-use futures::StreamExt as _;
-use futures::stream;
 use owner::erasure::{Erasures, OwedErasure};
 use owner::retention::Unwritten;
 use owner::{Known, Outbox, Phase, SnapshotSchedule, Takeover};
@@ -16,6 +16,7 @@ use run::{RunId, Shard, TenantId, Timestamp};
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 
+use self::read::ReadRuns;
 use super::log_bytes::LogBytes;
 use super::recent::Recent;
 use super::shard::{Following, ShardTask};
@@ -29,8 +30,6 @@ use crate::nats::setup::RETENTION;
 use crate::nats::snapshots::{Snapshots, Stored, WriteError};
 use crate::shards::{ShardSet, every};
 
-/// The most runs read concurrently.
-const READS_MAX: usize = 32;
 /// The pause before a request that failed at the broker is repeated.
 const PAUSE: Duration = Duration::from_millis(500);
 /// The number of takeovers that failed at reading an open run, each after some seconds of trying, after which a shard
@@ -579,57 +578,4 @@ async fn take_over_once(
         written,
         stored,
     })
-}
-
-/// The runs of a shard that were read at a takeover.
-#[derive(Debug, Default)]
-struct ReadRuns {
-    open: Vec<Known>,
-    ended: Vec<Known>,
-    gone: Vec<(RunId, u64)>,
-    unread: Vec<(RunId, u64)>,
-}
-
-impl ReadRuns {
-    /// Reads the runs of a snapshot, each with its last entry.
-    async fn read(&mut self, journal: &Journal, listed: Vec<(RunId, u64)>, tip: u64) -> Result<(), ReadError> {
-        let reads =
-            listed.into_iter().map(|(id, last)| async move { Ok((last, journal.left_of_run(id, last, tip).await?)) });
-        let mut reads = stream::iter(reads).buffer_unordered(READS_MAX);
-        while let Some(read) = reads.next().await {
-            let (last, known): (u64, Known) = read?;
-            let run = known.run.id();
-            if known.may_be_opened() {
-                self.unread.push((run, last));
-            } else if known.run.opened_at().is_none() {
-                self.gone.push((run, last));
-            } else {
-                self.take(known);
-            }
-        }
-        Ok(())
-    }
-
-    /// Reads carried runs.
-    async fn read_carried(
-        &mut self,
-        journal: &Journal,
-        carried: Vec<RunId>,
-        (fence, tip): (Fence, u64),
-    ) -> Result<(), ReadError> {
-        let reads = carried.into_iter().map(|id| journal.carried_through(id, fence, tip));
-        let mut reads = stream::iter(reads).buffer_unordered(READS_MAX);
-        while let Some(read) = reads.next().await {
-            let known = read?;
-            if known.run.opened_at().is_some() {
-                self.take(known);
-            }
-        }
-        Ok(())
-    }
-
-    fn take(&mut self, known: Known) {
-        let runs = if known.run.status().is_final() { &mut self.ended } else { &mut self.open };
-        runs.push(known);
-    }
 }

@@ -8,6 +8,7 @@ use bytes::Bytes;
 use futures::{StreamExt as _, TryStreamExt as _};
 use object_store::path::Path;
 use object_store::{Error, GetOptions, ObjectStoreExt as _};
+use run::limit::RUN_LIFE_MAX;
 use run::{RunId, Timestamp};
 use tokio::time::timeout;
 
@@ -55,8 +56,8 @@ impl History {
     /// # Errors
     /// If the store does not respond.
     pub async fn remove_expired_objects(&self, now: Timestamp) -> Result<(), HistoryError> {
-        // A run may be open for a day before it ends.
-        let oldest = day(now.before(self.0.retention + 2 * DAY));
+        // They lie under the day on which the run was created, and a run may be open for long before it ends.
+        let oldest = day(now.before(self.0.retention + RUN_LIFE_MAX + DAY));
         let all = self.days();
         let days = self.0.store.list_with_delimiter(Some(&all));
         let days = timeout(READ_PATIENCE, days).await.map_err(|_| HistoryError::silent(READ_PATIENCE))??;

@@ -163,7 +163,10 @@ async fn objects_are_beside_the_runs_and_go_with_them() {
     assert_eq!(writer.object(run, "0.x.1", 0..3).await.expect("it is there"), None);
     writer.remove_expired_objects(run.created_at().after(Duration::from_secs(3600))).await.expect("removed");
     assert!(writer.object(run, "0.x.0", 1..3).await.expect("it is there").is_some(), "it is young");
-    writer.remove_expired_objects(run.created_at().after(5 * Duration::from_secs(86_400))).await.expect("removed");
+    let days = |days: u32| run.created_at().after(days * Duration::from_secs(86_400));
+    writer.remove_expired_objects(days(30)).await.expect("removed");
+    assert!(writer.object(run, "0.x.0", 1..3).await.expect("it is there").is_some(), "it may just have ended");
+    writer.remove_expired_objects(days(35)).await.expect("removed");
     assert_eq!(writer.object(run, "0.x.0", 1..3).await.expect("it is there"), None);
     writer.put_object(run, "0.x.0", Bytes::from_static(b"piece")).await.expect("stored");
     writer.put(SHARD, vec![ended(run, None, &[1])], at(1)).await.expect("stored");

@@ -2,7 +2,6 @@
 
 use bytes::Bytes;
 use prost::Message as _;
-use run::Timestamp;
 
 use super::history::HistoryMessage;
 use super::{InvalidMessage, VERSION, check_version};
@@ -24,14 +23,8 @@ impl CarriedPart {
     }
 
     #[must_use]
-    pub fn encode(&self) -> Bytes {
-        let entry = |entry: &HistoryMessage| wire::CarriedEntry {
-            place: entry.place.clone(),
-            sequence: entry.sequence,
-            at_ms: entry.at.0,
-            payload: entry.payload.clone(),
-        };
-        let entries = self.entries.iter().map(entry).collect();
+    pub fn encode(self) -> Bytes {
+        let entries = self.entries.into_iter().map(HistoryMessage::out).collect();
         wire::CarriedPart { version: VERSION, after: self.after, entries }.encode_to_vec().into()
     }
 
@@ -42,13 +35,7 @@ impl CarriedPart {
     pub fn decode(payload: Bytes) -> Result<Self, InvalidMessage> {
         let wire::CarriedPart { version, after, entries } = wire::CarriedPart::decode(payload)?;
         check_version(version)?;
-        let entry = |entry: wire::CarriedEntry| HistoryMessage {
-            place: entry.place,
-            sequence: entry.sequence,
-            at: Timestamp(entry.at_ms),
-            payload: entry.payload,
-        };
-        let part = Self { after, entries: entries.into_iter().map(entry).collect() };
+        let part = Self { after, entries: entries.into_iter().map(HistoryMessage::read).collect() };
         let sequences = std::iter::once(after).chain(part.entries.iter().map(|entry| entry.sequence));
         if !sequences.is_sorted_by(|one, next| one < next) {
             return Err(InvalidMessage::Missing("the order of the entries"));
@@ -59,6 +46,8 @@ impl CarriedPart {
 
 #[cfg(test)]
 mod tests {
+    use run::Timestamp;
+
     use super::*;
 
     fn part(sequences: &[u64]) -> CarriedPart {
@@ -74,10 +63,10 @@ mod tests {
     #[test]
     fn a_part_comes_back_as_it_was_and_one_out_of_order_is_refused() {
         let whole = part(&[4, 9]);
-        assert_eq!(CarriedPart::decode(whole.encode()).expect("it is one"), whole);
+        assert_eq!(CarriedPart::decode(whole.clone().encode()).expect("it is one"), whole);
         assert_eq!((whole.through(), part(&[]).through()), (9, 3));
         for wrong in [part(&[3]), part(&[9, 4]), part(&[4, 4])] {
-            assert!(CarriedPart::decode(wrong.encode()).is_err(), "{wrong:?}");
+            assert!(CarriedPart::decode(wrong.clone().encode()).is_err(), "{wrong:?}");
         }
     }
 }

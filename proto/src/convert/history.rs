@@ -41,10 +41,7 @@ impl HistoryRun {
     #[must_use]
     pub fn encode(self) -> Bytes {
         let Self { tenant, parts, expires_at, messages } = self;
-        let messages = messages.into_iter().map(|message| {
-            let HistoryMessage { place, sequence, at, payload } = message;
-            wire::HistoryMessage { place, sequence, at_ms: at.0, payload }
-        });
+        let messages = messages.into_iter().map(HistoryMessage::out);
         let tenant = tenant.map_or_else(String::new, |tenant| tenant.to_string());
         let (expires_ms, messages) = (expires_at.0, messages.collect());
         wire::HistoryRun { version: VERSION, tenant, parts, expires_ms, messages }.encode_to_vec().into()
@@ -57,12 +54,21 @@ impl HistoryRun {
     pub fn decode(value: Bytes) -> Result<Self, InvalidMessage> {
         let wire::HistoryRun { version, tenant, parts, expires_ms, messages } = wire::HistoryRun::decode(value)?;
         check_version(version)?;
-        let messages = messages.into_iter().map(|message| {
-            let wire::HistoryMessage { place, sequence, at_ms, payload } = message;
-            HistoryMessage { place, sequence, at: Timestamp(at_ms), payload }
-        });
+        let messages = messages.into_iter().map(HistoryMessage::read);
         let tenant = if tenant.is_empty() { None } else { Some(tenant.parse()?) };
         Ok(Self { tenant, parts, expires_at: Timestamp(expires_ms), messages: messages.collect() })
+    }
+}
+
+impl HistoryMessage {
+    pub(super) fn out(self) -> wire::HistoryMessage {
+        let Self { place, sequence, at, payload } = self;
+        wire::HistoryMessage { place, sequence, at_ms: at.0, payload }
+    }
+
+    pub(super) fn read(message: wire::HistoryMessage) -> Self {
+        let wire::HistoryMessage { place, sequence, at_ms, payload } = message;
+        Self { place, sequence, at: Timestamp(at_ms), payload }
     }
 }
 

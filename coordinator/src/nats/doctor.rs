@@ -22,7 +22,7 @@ use tokio::time::Instant;
 use super::durability::{self, Synced};
 use super::journal::{SILENT, current_replicas, millis};
 use super::pauses::paused_pool;
-use super::setup::{JOBS_UNDER_WAY_MAX, LogOptions, bucket_bytes, log_config};
+use super::setup::{BUCKETS, JOBS_UNDER_WAY_MAX, LogOptions, SIZED_BY_LOG, bucket_bytes, log_config};
 
 /// How long one request may take: a broker that is slower has a problem.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(3);
@@ -302,17 +302,7 @@ fn consumers(info: &Info) -> Finding {
 
 async fn buckets(context: &Context, log: &Config) -> Vec<Finding> {
     let mut findings = Vec::new();
-    let buckets = [
-        names::LEASES_BUCKET,
-        names::TOOLS_BUCKET,
-        names::REQUESTS_BUCKET,
-        names::SNAPSHOTS_BUCKET,
-        names::PAUSES_BUCKET,
-        names::SCHEDULES_BUCKET,
-        names::RECORDS_BUCKET,
-        names::CARRIED_BUCKET,
-    ];
-    let buckets = buckets.map(|bucket| (format!("bucket {bucket}"), format!("KV_{bucket}"), bucket));
+    let buckets = BUCKETS.map(|bucket| (format!("bucket {bucket}"), format!("KV_{bucket}"), bucket));
     for (what, stream, bucket) in buckets.into_iter().chain([("objects".to_owned(), names::OBJECTS.to_owned(), "")]) {
         findings.push(match context.get_stream(&stream).await {
             Ok(found) => self::bucket(what, found.cached_info(), bucket_bytes(bucket, log.max_bytes), log.num_replicas),
@@ -344,11 +334,7 @@ fn bucket(what: String, info: &Info, bytes_max: i64, replicas: usize) -> Finding
     if percent >= u128::from(ROOM_SOON_PERCENT) {
         let advice = match stream.strip_prefix("KV_").unwrap_or(stream) {
             names::OBJECTS => "`toolyard log resize --objects`, as the operator".to_owned(),
-            names::CARRIED_BUCKET
-            | names::RECORDS_BUCKET
-            | names::REQUESTS_BUCKET
-            | names::SCHEDULES_BUCKET
-            | names::SNAPSHOTS_BUCKET => {
+            bucket if SIZED_BY_LOG.contains(&bucket) => {
                 "it gets its part of a larger log: `toolyard log resize`, as the operator".to_owned()
             }
             _ => format!("raise its limit: `nats stream edit {stream} --max-bytes`"),

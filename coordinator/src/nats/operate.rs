@@ -17,7 +17,7 @@ use serde_json::{Value, json};
 
 use super::durability::Durability;
 use super::journal::ROOM_PERCENT;
-use super::setup::{RETENTION, bucket_bytes};
+use super::setup::{RETENTION, SIZED_BY_LOG, bucket_bytes};
 
 /// How long the broker may take for one request.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
@@ -188,14 +188,7 @@ impl Operator {
         self.must_hold(names::STREAM, bytes).await?;
         let log_bytes = i64::try_from(bytes).unwrap_or(i64::MAX);
         let mut changed = Vec::from_iter(self.set(names::STREAM, "max_bytes", bytes).await?);
-        let growing = [
-            names::CARRIED_BUCKET,
-            names::RECORDS_BUCKET,
-            names::REQUESTS_BUCKET,
-            names::SCHEDULES_BUCKET,
-            names::SNAPSHOTS_BUCKET,
-        ];
-        for bucket in growing {
+        for bucket in SIZED_BY_LOG {
             let stream = format!("KV_{bucket}");
             let Some(info) = self.info(&stream).await? else { continue };
             let part = u64::try_from(bucket_bytes(bucket, log_bytes)).unwrap_or(0);

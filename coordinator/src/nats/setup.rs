@@ -146,19 +146,29 @@ pub enum SetupError {
     NotSynced { servers: Vec<String> },
 }
 
+/// All buckets.
+pub(super) const BUCKETS: [&str; 8] = [
+    names::LEASES_BUCKET,
+    names::TOOLS_BUCKET,
+    names::REQUESTS_BUCKET,
+    names::SNAPSHOTS_BUCKET,
+    names::PAUSES_BUCKET,
+    names::SCHEDULES_BUCKET,
+    names::RECORDS_BUCKET,
+    names::CARRIED_BUCKET,
+];
+/// Those whose size is a part of the log's.
+pub(super) const SIZED_BY_LOG: [&str; 5] = [
+    names::CARRIED_BUCKET,
+    names::RECORDS_BUCKET,
+    names::REQUESTS_BUCKET,
+    names::SCHEDULES_BUCKET,
+    names::SNAPSHOTS_BUCKET,
+];
+
 /// Bytes that the broker must reserve: the log, objects, the queue of notifications and all buckets.
 fn store_bytes(options: &LogOptions) -> i64 {
-    let buckets = [
-        names::LEASES_BUCKET,
-        names::TOOLS_BUCKET,
-        names::REQUESTS_BUCKET,
-        names::SNAPSHOTS_BUCKET,
-        names::PAUSES_BUCKET,
-        names::SCHEDULES_BUCKET,
-        names::RECORDS_BUCKET,
-        names::CARRIED_BUCKET,
-    ];
-    let buckets: i64 = buckets.iter().map(|bucket| bucket_bytes(bucket, options.bytes_max)).sum();
+    let buckets: i64 = BUCKETS.iter().map(|bucket| bucket_bytes(bucket, options.bytes_max)).sum();
     options.bytes_max + options.objects_bytes_max + notifications::BYTES_MAX + buckets
 }
 

@@ -364,7 +364,7 @@ proptest! {
                 }
                 Verdict::Leave => prop_assert!(false, "that is said by who knows which workers live"),
                 Verdict::Drop => {
-                    let start_by = call.spec().deadline.min(call.spec().queue_deadline.unwrap_or(Timestamp(u64::MAX)));
+                    let start_by = call.deadline().min(call.spec().queue_deadline.unwrap_or(Timestamp(u64::MAX)));
                     let is_held = matches!(call.state(), CallState::AwaitingApproval | CallState::Delayed);
                     prop_assert!(call.outcome().is_some() || is_held || start_by <= START);
                 }

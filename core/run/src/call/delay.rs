@@ -22,7 +22,8 @@ impl Call {
 
     /// The earliest time at which it could begin, as far as that was known when it was accepted: the time in the queue
     /// counts from there.
-    pub(super) fn begins(&self) -> Timestamp {
+    #[must_use]
+    pub fn begins(&self) -> Timestamp {
         self.spec.not_before.map_or(self.accepted_at, |until| until.max(self.accepted_at))
     }
 

@@ -201,9 +201,7 @@ impl HistoryWriter {
         let (tenant, last) = (run.tenant().cloned(), known.last);
         Ok(Some(EndedRun { id, tenant, ended_at, last, messages, parts }))
     }
-}
 
-impl HistoryWriter {
     /// Copies the objects to which results of the run refer.
     async fn copy_objects(&self, run: &Run) -> Result<(), WriteError> {
         for content in run.calls().iter().filter_map(|call| call.outcome()).flat_map(contents) {

@@ -216,7 +216,7 @@ impl Fold {
 }
 
 /// The run, folded from the log; `None` if the log does not hold its beginning.
-pub(crate) async fn replay(log: &Log, id: RunId) -> Result<Option<Summary>, ReadError> {
+pub(super) async fn replay(log: &Log, id: RunId) -> Result<Option<Summary>, ReadError> {
     let mut folded = Folded::new(id);
     let mut pages = RunPages::new(log.journal.clone(), id, PAGE_BYTES);
     loop {
@@ -234,4 +234,20 @@ pub(crate) async fn replay(log: &Log, id: RunId) -> Result<Option<Summary>, Read
 /// All of them.
 pub(super) fn every_shard() -> Vec<Shard> {
     (0..SHARDS).map(Shard).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::nats::journal::tests::{carried::left, journal};
+
+    #[tokio::test]
+    async fn a_carried_run_is_replayed_whatever_of_it_has_left_the_log() {
+        let (_server, journal) = journal().await;
+        for leaves in [2, 3, 4] {
+            let (log, run) = left(&journal, leaves).await;
+            let summary = replay(&log, run).await.expect("it can be read");
+            assert_eq!(summary.map(|summary| summary.id), Some(run), "{leaves} have left");
+        }
+    }
 }

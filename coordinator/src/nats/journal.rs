@@ -281,7 +281,7 @@ impl Journal {
 
     /// The sequence of the last entry on a subject, as a call's last output; 0 if it has none. Read from the log's
     /// leader, so no replica's lag matters.
-    pub(crate) async fn last_output(&self, subject: &Subject) -> Result<u64, ReadError> {
+    pub(crate) async fn last_of_subject(&self, subject: &Subject) -> Result<u64, ReadError> {
         Ok(self.last_on(&subject.to_string()).await?.map_or(0, |last| last.sequence))
     }
 

@@ -61,15 +61,16 @@ impl OwnerTask {
         self.owner.handle_timeout(::nats::now(), &world);
     }
 
+    /// What an append expects that follows from the present state of a run, in which `entry` is last on its subject.
+    pub(super) fn expected(&self, id: RunId, entry: u64) -> Expected {
+        let carried = self.owner.run(id).map_or(0, |known| known.carried);
+        Expected { entry, carried, known_at: Some(::nats::now()) }
+    }
+
     fn append(&mut self, append: Append) {
         let Append { run: id, effect, event, expected, hand_back } = append;
-        let known = self.owner.run(id);
-        let expected = Expected {
-            entry: expected,
-            carried: known.map_or(0, |known| known.carried),
-            known_at: Some(::nats::now()),
-        };
-        let run = known.map(|known| Arc::clone(&known.run));
+        let expected = self.expected(id, expected);
+        let run = self.owner.run(id).map(|known| Arc::clone(&known.run));
         let job = run.as_ref().and_then(|run| job(run, effect, &event));
         let decided = match effect {
             Effect::Decide { call } => run.map(|run| (run, call)),

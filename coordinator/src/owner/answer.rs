@@ -62,7 +62,7 @@ impl OwnerTask {
 async fn consider(journal: &Journal, ledger: &OwnerHandle, question: Question, pool: PoolId) -> Option<Answer> {
     let last_output = if question.needs_last_output() {
         let place = SubjectKind::Output { call: question.call, pool: pool.clone() };
-        let last = journal.last_output(&Subject { run: question.run, place }).await;
+        let last = journal.last_of_subject(&Subject { run: question.run, place }).await;
         last.inspect_err(|error| tracing::warn!(%error, "answering a worker failed")).ok()?
     } else {
         0

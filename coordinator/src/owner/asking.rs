@@ -5,7 +5,7 @@
 use std::collections::HashMap;
 use std::time::Duration;
 
-use owner::{Asking, Expected, UserAnswer, UserQuestion};
+use owner::{Asking, UserAnswer, UserQuestion};
 use run::{RunId, Timestamp};
 use tokio::task::JoinSet;
 use tokio::time::Instant;
@@ -81,8 +81,7 @@ impl OwnerTask {
             Some(Asking::Append { .. }) if self.askings.storing.len() >= STORING_MAX => self.answer_asking(asked, None),
             Some(Asking::Append { event, expected }) => {
                 let journal = self.io.journal.clone();
-                let carried = self.owner.run(asked.request.run).map_or(0, |known| known.carried);
-                let expected = Expected { entry: expected, carried, known_at: Some(::nats::now()) };
+                let expected = self.expected(asked.request.run, expected);
                 self.askings.storing.spawn(async move {
                     let stored = journal.append(asked.request.run, &[event], None, expected).await;
                     (asked, stored)

@@ -65,7 +65,7 @@ impl OwnerTask {
             let Carrying { waiting, failed, .. } = &mut self.carrying;
             let waiting = waiting.entry(shard).or_default();
             if waiting.is_empty() {
-                waiting.extend(state.half_carried().map(|(run, _)| run));
+                waiting.extend(state.half_carried());
                 if before > 0 {
                     waiting.extend(state.to_carry(before, now));
                 }
@@ -139,14 +139,16 @@ impl OwnerTask {
 
 /// The fence after a failure: another one if a part was sent that may be stored later.
 async fn fence_after(journal: &Journal, order: Order, error: &CarryError) -> Fence {
-    let anew = match error {
+    let is_again = match error {
         CarryError::Unconfirmed(_) => true,
         // It may not have been written when the shard was taken over.
         CarryError::NotStored(_) if order.fence == Fence::unwritten(order.fence.claim) => false,
         CarryError::Full | CarryError::NotStored(_) => return order.fence,
     };
     loop {
-        match journal.fence(order.run.shard(), order.fence.claim, anew).await {
+        let (shard, claim) = (order.run.shard(), order.fence.claim);
+        let fence = if is_again { journal.fence_again(shard, claim).await } else { journal.fence(shard, claim).await };
+        match fence {
             Ok(fence) => return fence,
             Err(error) => tracing::debug!(run.id = %order.run, %error, "writing the fence of a shard failed"),
         }

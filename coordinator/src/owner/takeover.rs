@@ -531,7 +531,7 @@ async fn take_over_once(
 ) -> Result<Taken, ReadError> {
     let LogNow { created: log, .. } = journal.now().await?;
     // From here on no earlier owner carries runs of the shard.
-    let fence = journal.fence(shard, claim, false).await?;
+    let fence = journal.fence(shard, claim).await?;
     let tip = journal.mark(shard).await?;
     let (snapshot, stored) = snapshots.read(shard, log, tip).await?;
     // Without a snapshot the shard is read from the log's beginning, and what is carried before that.

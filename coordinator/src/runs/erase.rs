@@ -23,7 +23,7 @@ pub(crate) enum EraseOutcome {
 }
 
 /// The reason as it is stored.
-fn of(reason: &str) -> String {
+fn stored_reason(reason: &str) -> String {
     if reason.is_empty() { REASON.to_owned() } else { format!("{REASON}: {reason}") }
 }
 
@@ -52,7 +52,7 @@ impl Runs {
                 return Ok(EraseOutcome::NoRun);
             }
             let Some(reason) = reason else { return Ok(EraseOutcome::Matched) };
-            let events = known.run.decide(Command::EraseRun { reason: of(reason), bytes }, ::nats::now())?;
+            let events = known.run.decide(Command::EraseRun { reason: stored_reason(reason), bytes }, ::nats::now())?;
             if events.is_empty() {
                 return Ok(EraseOutcome::Matched);
             }
@@ -97,13 +97,13 @@ impl Runs {
         }
         let Some(reason) = reason else { return Ok(EraseOutcome::Matched) };
         // It takes no bytes of the log any more.
-        let events = run.decide(Command::EraseRun { reason: of(reason), bytes: 0 }, ::nats::now())?;
+        let events = run.decide(Command::EraseRun { reason: stored_reason(reason), bytes: 0 }, ::nats::now())?;
         if events.is_empty() {
             return Ok(EraseOutcome::Matched);
         }
         for _ in 0..DECISIONS_MAX {
             let subject = Subject { run: run.id(), place: SubjectKind::Run };
-            let revision = self.journal.last_output(&subject).await?;
+            let revision = self.journal.last_of_subject(&subject).await?;
             match self.journal.append(run.id(), &events, None, revision).await {
                 Ok(_) => return Ok(EraseOutcome::Requested),
                 Err(AppendError::Conflict) => {}

@@ -39,8 +39,7 @@ impl Runs {
             return Err(RequestError::EventsExpired(id));
         }
         let spec = call.spec();
-        let began = spec.not_before.into_iter().fold(call.accepted_at(), Timestamp::max);
-        let since = |deadline: Timestamp| deadline.since(began);
+        let since = |deadline: Timestamp| deadline.since(call.begins());
         let asked = RequestedCall {
             id: Some(spec.id.clone()),
             tool: spec.tool.clone(),

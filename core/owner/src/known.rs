@@ -74,11 +74,17 @@ impl Known {
     /// is the job of a call which a worker executes or will execute. `u64::MAX` if none is.
     #[must_use]
     pub fn needed_from(&self) -> u64 {
-        if self.carried == 0 {
-            return self.first;
+        let jobs = self.run.calls().iter().filter_map(Call::job_in_use);
+        jobs.min().unwrap_or(u64::MAX).min(self.uncarried_from())
+    }
+
+    /// The first entry of the run that is not carried; `u64::MAX` if there is none.
+    pub(crate) fn uncarried_from(&self) -> u64 {
+        match self.carried {
+            0 => self.first,
+            carried if self.last > carried => carried + 1,
+            _ => u64::MAX,
         }
-        let later = if self.last > self.carried { self.carried + 1 } else { u64::MAX };
-        self.run.calls().iter().filter_map(Call::job_in_use).min().unwrap_or(u64::MAX).min(later)
     }
 
     fn reach(&mut self, sequence: u64) {

@@ -109,15 +109,6 @@ impl OpenRun {
     }
 }
 
-/// The first entry of a run that is not carried; `u64::MAX` if there is none.
-fn uncarried_from(known: &Known) -> u64 {
-    match known.carried {
-        0 => known.first,
-        carried if known.last > carried => carried + 1,
-        _ => u64::MAX,
-    }
-}
-
 /// A run that ended and whose beginning may be carried.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct HalfCarried {
@@ -130,7 +121,7 @@ impl HalfCarried {
     pub(crate) fn of(known: &Known) -> Option<Self> {
         let ended_at = known.run.status().is_final().then_some(known.run.ended_at()).flatten()?;
         let is_old = ended_at.since(known.run.id().created_at()) >= UNCARRIED_AGE;
-        is_old.then(|| Self { last: known.last, needed_from: uncarried_from(known) })
+        is_old.then(|| Self { last: known.last, needed_from: known.uncarried_from() })
     }
 }
 
@@ -201,15 +192,15 @@ impl ShardState {
     pub fn to_carry(&self, before: u64, now: Timestamp) -> Vec<RunId> {
         // What was carried last must count before more is: otherwise a run with steady entries would keep the log.
         let settled = self.runs.iter().filter(|(_, open)| open.unsettled(now).is_none());
-        let open = settled.map(|(id, open)| (uncarried_from(&open.known), *id));
+        let open = settled.map(|(id, open)| (open.known.uncarried_from(), *id));
         let mut runs: Vec<(u64, RunId)> = open.filter(|(from, _)| *from < before).collect();
         runs.sort_unstable();
         runs.into_iter().map(|(_, id)| id).collect()
     }
 
-    /// The runs that ended and are to be carried whole if their beginning is, each with its last entry.
-    pub fn half_carried(&self) -> impl Iterator<Item = (RunId, u64)> {
-        self.half_carried.iter().map(|(id, run)| (*id, run.last))
+    /// The runs that ended and are to be carried whole if their beginning is.
+    pub fn half_carried(&self) -> impl Iterator<Item = RunId> {
+        self.half_carried.keys().copied()
     }
 
     /// The last entry of a run of [`Self::half_carried`].

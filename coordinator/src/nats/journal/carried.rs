@@ -164,9 +164,19 @@ impl Journal {
         }
     }
 
-    /// Writes the fence of a shard, if it is not that of this claim already, or `anew`: then nothing is stored any more
-    /// that was sent before. Without a revision if a later owner has written it, or the bucket is full.
-    pub(crate) async fn fence(&self, shard: Shard, claim: u64, anew: bool) -> Result<Fence, ReadError> {
+    /// Writes the fence of a shard, unless this claim has written it already. The fence has no revision if a later
+    /// owner has written one, or the bucket is full.
+    pub(crate) async fn fence(&self, shard: Shard, claim: u64) -> Result<Fence, ReadError> {
+        self.write_fence(shard, claim, false).await
+    }
+
+    /// As [`Self::fence`], and also writes one that this claim has written already. After that the broker stores
+    /// nothing that was sent before.
+    pub(crate) async fn fence_again(&self, shard: Shard, claim: u64) -> Result<Fence, ReadError> {
+        self.write_fence(shard, claim, true).await
+    }
+
+    async fn write_fence(&self, shard: Shard, claim: u64, is_again: bool) -> Result<Fence, ReadError> {
         let found = self.last_carried(&self.fence_of(shard)).await?;
         // Claims are compared within one bucket of leases: a restored broker has a new one.
         let leases = self.broker.leases.stream.cached_info().created.unix_timestamp();
@@ -174,7 +184,7 @@ impl Journal {
         if by > claim {
             return Ok(Fence::unwritten(claim));
         }
-        if by == claim && !anew {
+        if by == claim && !is_again {
             return Ok(Fence { claim, revision });
         }
         let claimed = [claim.to_be_bytes(), leases.to_be_bytes()].concat().into();
@@ -346,4 +356,4 @@ fn claim_of(fence: &[u8], leases: i64) -> u64 {
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

@@ -362,7 +362,7 @@ pub(super) async fn all_of(mut pages: RunPages) -> Result<(Known, u64), ReadErro
         }
         let is_last = page.last;
         bytes += page.bytes;
-        page.apply_through(u64::MAX, &mut known);
+        page.apply_to(&mut known);
         if is_last {
             return Ok((known, bytes));
         }

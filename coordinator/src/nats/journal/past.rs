@@ -94,9 +94,9 @@ impl Journal {
         let Some((mut past, page)) = Past::find(self, id).await? else { return Ok(None) };
         let mut known = Known::new(id);
         known.is_past = true;
-        page.apply_through(u64::MAX, &mut known);
+        page.apply_to(&mut known);
         while let Some(page) = past.next().await? {
-            page.apply_through(u64::MAX, &mut known);
+            page.apply_to(&mut known);
         }
         Ok(Some(known))
     }

@@ -12,6 +12,8 @@ use super::append::*;
 use super::*;
 use crate::nats::setup::LogOptions;
 
+pub(crate) use super::carried::tests as carried;
+
 pub(crate) async fn journal() -> (local::Broker, Journal) {
     let server = local::Broker::start(local::BrokerOptions::default(), |_| {}).await.expect("a broker starts");
     let log = LogOptions { bytes_max: 4 << 20, ..LogOptions::default() };

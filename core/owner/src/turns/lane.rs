@@ -13,7 +13,7 @@ const COST: u64 = 1 << 20;
 /// A lane has room for the calls that workers began within this time, if those are more than its slots: the owner needs
 /// about so long to hand out the next ones.
 const BEGUN_WITHIN: Duration = Duration::from_millis(50);
-/// Tenants without waiting calls that are remembered, beside those with some.
+/// So many tenants are remembered whether or not calls of theirs wait.
 const IDLE_TENANTS_MAX: usize = 64;
 
 #[derive(Debug, Default)]
@@ -28,6 +28,8 @@ pub(super) struct LaneState {
     /// Tenants with waiting calls, by the virtual time at which their next call starts.
     order: BTreeSet<(u64, Tenant)>,
     waiting: usize,
+    /// The number of tenants above which idle ones are looked for.
+    tenants_max: usize,
 }
 
 #[derive(Debug)]
@@ -149,10 +151,12 @@ impl LaneState {
     fn forget_idle(&mut self) {
         if self.waiting == 0 {
             self.tenants.clear();
-            self.now = 0;
-        } else if self.tenants.len() > 2 * self.order.len() + IDLE_TENANTS_MAX {
+            (self.now, self.tenants_max) = (0, 0);
+        } else if self.tenants.len() > self.tenants_max.max(IDLE_TENANTS_MAX) {
             let now = self.now;
             self.tenants.retain(|_, tenant| tenant.calls.len() > 0 || tenant.next > now);
+            // Each look costs as much as there are tenants.
+            self.tenants_max = 2 * self.tenants.len();
         }
     }
 }

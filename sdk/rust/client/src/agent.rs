@@ -233,8 +233,12 @@ impl Agent {
     /// Tokens so far. With a limit, those of the loops that calls made are among them.
     #[must_use]
     pub fn tokens(&self) -> u64 {
-        let own: u64 = self.turns.iter().map(|turn| turn.said.tokens.saturating_add(turn.below)).sum();
-        own.saturating_add(self.below.unwrap_or_default())
+        self.stored_tokens().saturating_add(self.below.unwrap_or_default())
+    }
+
+    /// The tokens that are stored with the messages.
+    fn stored_tokens(&self) -> u64 {
+        self.turns.iter().map(|turn| turn.said.tokens.saturating_add(turn.below)).sum()
     }
 
     /// Waits until the calls of the messages have ended. Then these are the messages for the model; `None` if there is
@@ -468,8 +472,7 @@ impl Agent {
                 }
             }
         }
-        let before: u64 = self.turns.iter().map(|turn| turn.said.tokens.saturating_add(turn.below)).sum();
-        let spent = before.saturating_add(said.tokens).saturating_add(below);
+        let spent = self.stored_tokens().saturating_add(said.tokens).saturating_add(below);
         if let Some(left) = self.tokens_left(spent, ids.len()) {
             for call in &mut calls[1..] {
                 call.metadata.insert(TOKENS_LEFT.to_owned(), left.to_string());

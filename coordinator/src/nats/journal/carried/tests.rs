@@ -7,6 +7,7 @@ use run::{CallIndex, Event, RunOpened};
 use super::super::RunPages;
 use super::super::tests::{fresh, journal};
 use super::*;
+use crate::nats::scan::Log;
 
 const SHARD: Shard = Shard(0);
 const ALL: Timestamp = Timestamp(u64::MAX);
@@ -42,6 +43,17 @@ async fn drop_before(journal: &Journal, sequence: u64) {
     journal.drop_before(sequence, &log).await.expect("it can be removed");
 }
 
+/// The log, and a run of it that was carried, and went on when so many of its entries had left the log.
+pub(crate) async fn left(journal: &Journal, leaves: usize) -> (Log, RunId) {
+    let (run, fence) = (old(), journal.fence(SHARD, 1).await.expect("it is written"));
+    let mut places = vec![open(journal, run).await];
+    add(journal, run, &mut places, 3).await;
+    journal.carry(order(run, fence), ALL).await.expect("it is carried");
+    drop_before(journal, places.get(leaves).map_or(places[3] + 1, |place| *place)).await;
+    add(journal, run, &mut places, 1).await;
+    (Log::new(&journal.broker, journal.clone()), run)
+}
+
 async fn sequences(mut pages: RunPages) -> Vec<u64> {
     let mut read = Vec::new();
     loop {
@@ -57,7 +69,7 @@ async fn sequences(mut pages: RunPages) -> Vec<u64> {
 #[tokio::test]
 async fn a_carried_run_is_read_whole_and_in_order_whatever_of_it_has_left_the_log() {
     let (_server, journal) = journal().await;
-    let fence = journal.fence(SHARD, 1, false).await.expect("it is written");
+    let fence = journal.fence(SHARD, 1).await.expect("it is written");
     for bytes in [1 << 20, 150] {
         let (run, pages) = (old(), |run| RunPages::new(journal.clone(), run, bytes));
         let mut places = vec![open(&journal, run).await];
@@ -93,7 +105,7 @@ async fn a_carried_run_is_read_whole_and_in_order_whatever_of_it_has_left_the_lo
 #[tokio::test]
 async fn a_reader_that_has_read_all_goes_on_after_the_run_was_carried_and_has_left_the_log() {
     let (_server, journal) = journal().await;
-    let fence = journal.fence(SHARD, 1, false).await.expect("it is written");
+    let fence = journal.fence(SHARD, 1).await.expect("it is written");
     for leaves in [2, 3, 4] {
         let run = old();
         let mut places = vec![open(&journal, run).await];
@@ -107,9 +119,6 @@ async fn a_reader_that_has_read_all_goes_on_after_the_run_was_carried_and_has_le
         let next = expects.next(places[4]).await.expect("it can be read");
         assert_eq!((next.is_cut, next.through, next.entries.len()), (false, places[4], 1), "{leaves} have left");
         assert_eq!(sequences(asks).await, places[4..], "{leaves} have left");
-        let log = crate::nats::scan::Log::new(&journal.broker, journal.clone());
-        let summary = crate::index::rebuild::replay(&log, run).await.expect("it can be read");
-        assert_eq!(summary.map(|summary| summary.id), Some(run), "{leaves} have left");
     }
 }
 
@@ -117,7 +126,7 @@ async fn a_reader_that_has_read_all_goes_on_after_the_run_was_carried_and_has_le
 async fn an_append_expects_nothing_in_place_of_what_has_left_the_log_and_still_notices_what_came_since() {
     let (_server, journal) = journal().await;
     let other = Journal::new(&journal.broker);
-    let fence = journal.fence(SHARD, 1, false).await.expect("it is written");
+    let fence = journal.fence(SHARD, 1).await.expect("it is written");
     let run = old();
     let mut places = vec![open(&journal, run).await];
     add(&journal, run, &mut places, 1).await;
@@ -140,14 +149,14 @@ async fn an_append_expects_nothing_in_place_of_what_has_left_the_log_and_still_n
 async fn an_owner_that_was_replaced_carries_nothing_nor_does_what_it_sent_before() {
     let (_server, journal) = journal().await;
     let run = old();
-    let fence = journal.fence(SHARD, 1, false).await.expect("it is written");
-    assert_eq!(journal.fence(SHARD, 1, false).await.expect("it is there"), fence);
-    let anew = journal.fence(SHARD, 1, true).await.expect("it is written");
+    let fence = journal.fence(SHARD, 1).await.expect("it is written");
+    assert_eq!(journal.fence(SHARD, 1).await.expect("it is there"), fence);
+    let again = journal.fence_again(SHARD, 1).await.expect("it is written");
     let opened = open(&journal, run).await;
     assert!(journal.carry(order(run, fence), ALL).await.is_err(), "it was sent before the fence");
-    let next = journal.fence(SHARD, 2, false).await.expect("it is written");
-    assert!(journal.carry(order(run, anew), ALL).await.is_err(), "another owner has the shard");
-    let late = journal.fence(SHARD, 1, true).await.expect("it can be asked for");
+    let next = journal.fence(SHARD, 2).await.expect("it is written");
+    assert!(journal.carry(order(run, again), ALL).await.is_err(), "another owner has the shard");
+    let late = journal.fence_again(SHARD, 1).await.expect("it can be asked for");
     assert!(journal.carry(order(run, late), ALL).await.is_err(), "the later owner's stays");
     assert_eq!(journal.carried_to(run).await.expect("it is known"), 0);
     assert_eq!(journal.carry(order(run, next), ALL).await.expect("it is carried"), opened);
@@ -157,7 +166,7 @@ async fn an_owner_that_was_replaced_carries_nothing_nor_does_what_it_sent_before
 #[tokio::test]
 async fn all_of_a_run_that_has_ended_is_carried_if_its_beginning_is_and_nothing_of_one_that_is_erased() {
     let (_server, journal) = journal().await;
-    let fence = journal.fence(SHARD, 1, false).await.expect("it is written");
+    let fence = journal.fence(SHARD, 1).await.expect("it is written");
     let (whole, never) = (old(), old());
     for run in [whole, never] {
         let mut places = vec![open(&journal, run).await];
@@ -181,7 +190,7 @@ async fn all_of_a_run_that_has_ended_is_carried_if_its_beginning_is_and_nothing_
 #[tokio::test]
 async fn a_long_run_is_carried_in_parts_of_which_those_behind_a_restored_log_are_forgotten() {
     let (_server, journal) = journal().await;
-    let fence = journal.fence(SHARD, 1, false).await.expect("it is written");
+    let fence = journal.fence(SHARD, 1).await.expect("it is written");
     let run = old();
     let mut places = vec![open(&journal, run).await];
     for _ in 0..7 {
@@ -207,7 +216,7 @@ async fn what_is_carried_behind_a_restored_log_is_forgotten_also_if_that_has_the
     // Of an owner of before the restore, whose bucket of leases had counted further.
     let stale = [77_u64.to_be_bytes(), 1_u64.to_be_bytes()].concat();
     journal.broker.carried.put(format!("fence.{SHARD}"), stale.into()).await.expect("stored");
-    let fence = journal.fence(SHARD, 1, false).await.expect("it is written");
+    let fence = journal.fence(SHARD, 1).await.expect("it is written");
     let run = old();
     let mut places = vec![open(&journal, run).await];
     add(&journal, run, &mut places, 3).await;
@@ -222,7 +231,7 @@ async fn what_is_carried_behind_a_restored_log_is_forgotten_also_if_that_has_the
 #[tokio::test]
 async fn nothing_stays_carried_of_a_run_that_ended_and_cannot_be_carried_whole() {
     let (_server, journal) = journal().await;
-    let fence = journal.fence(SHARD, 1, false).await.expect("it is written");
+    let fence = journal.fence(SHARD, 1).await.expect("it is written");
     let (lost, lagging) = (old(), old());
     for run in [lost, lagging] {
         let mut places = vec![open(&journal, run).await];

@@ -116,7 +116,7 @@ fn is_rejected(call: &Call) -> bool {
 /// Whether hooks were asked about the error of a call, or are notified elsewhere: when a call is accepted or decided
 /// on, and by the coordinator that stores the answer of a client.
 fn is_decided(call: &Call, error: &CallError, entry: &Entry) -> bool {
-    if matches!(call.spec().route, Route::Refused(_) | Route::Client) {
+    if matches!(call.spec().route, Route::Refused(_) | Route::Answered(_) | Route::Client) {
         return true;
     }
     let by_person = |event: &Event| match event {

@@ -276,7 +276,9 @@ impl Reader {
                 let place = SubjectKind::Output { call: attempt.call, pool: pool.clone() };
                 Subject { run: self.source.run, place }.to_string()
             }
-            Some(Route::Client | Route::Refused(_)) | None => subject::of_call(self.source.run, attempt.call),
+            Some(Route::Client | Route::Refused(_) | Route::Answered(_)) | None => {
+                subject::of_call(self.source.run, attempt.call)
+            }
         };
         if let Some(page) = self.source.page_again(sequence).await? {
             return self.keep_page(page, sequence).ok_or(WatchError::Gone(sequence));

@@ -72,7 +72,7 @@ pub(crate) fn call_ended(run: &Run, call: &Call, at: Timestamp) {
         .number("toolyard.call.attempts", call.attempts_used());
     let span = match &spec.route {
         Route::Pool { pool, .. } => span.text("toolyard.pool", pool),
-        Route::Client | Route::Refused(_) => span,
+        Route::Client | Route::Refused(_) | Route::Answered(_) => span,
     };
     let span = match call.outcome() {
         Some(Outcome::Completed(_)) | None => span,
@@ -86,7 +86,7 @@ pub(crate) fn call_ended(run: &Run, call: &Call, at: Timestamp) {
 fn tool(call: &Call) -> &str {
     match &call.spec().route {
         Route::Refused(CallError { kind: ErrorKind::UnknownTool, .. }) => telemetry::metrics::OTHER,
-        Route::Pool { .. } | Route::Client | Route::Refused(_) => call.spec().tool.as_str(),
+        Route::Pool { .. } | Route::Client | Route::Refused(_) | Route::Answered(_) => call.spec().tool.as_str(),
     }
 }
 

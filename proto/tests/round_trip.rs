@@ -8,8 +8,9 @@ use proptest::prelude::*;
 use run::{
     AfterPartialOutput, Approval, AskedBy, AttemptId, AttemptNumber, AttemptOutcome, Backoff, CallError, CallIndex,
     CallSpec, Chunk, ChunkIndex, Citation, CitedText, Concurrency, Content, DeadlineKind, Decider, Decision,
-    DefaultDecision, ErrorKind, Event, File, Nonce, Object, ObjectId, Policy, PoolId, Priority, Progress, Requester,
-    RetryOn, Role, Roles, Route, RunId, RunOpened, Shard, StopStage, Timestamp, Verdict, Violation, WithoutWorker,
+    DefaultDecision, ErrorKind, Event, File, HookAnswer, Nonce, Object, ObjectId, Policy, PoolId, Priority, Progress,
+    Requester, RetryOn, Role, Roles, Route, RunId, RunOpened, Shard, StopStage, Timestamp, Verdict, Violation,
+    WithoutWorker,
 };
 use toolyard_proto::convert::log::{self, Dispatch};
 use toolyard_proto::convert::worker::{
@@ -166,6 +167,7 @@ fn spec() -> impl Strategy<Value = Arc<CallSpec>> {
         }),
         Just(Route::Client),
         error().prop_map(Route::Refused),
+        ("[a-z]{1,64}", contents()).prop_map(|(hook, result)| Route::Answered(HookAnswer { hook, result })),
     ];
     let metadata = prop::collection::btree_map(".*", ".*", 0..3);
     let files = prop::collection::vec((".*", object()).prop_map(|(name, object)| File { name, object }), 0..3);

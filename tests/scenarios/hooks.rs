@@ -346,27 +346,76 @@ async fn approve_with(run: &Run, arguments: &serde_json::Value) -> Result<(), to
     run.client.runs.clone().decide_calls(request).await.map(|_| ())
 }
 
-#[tokio::test]
-async fn resolvers_and_hooks_stand_around_a_call_in_the_order_of_the_file() {
+/// A resolver and three hooks that note in the file `trace` when they are called. `b` answers calls of `notes` itself.
+fn around() -> File {
     let file = File::new();
     let trace = file.path("trace");
     let note = |name: &str, answer: &str| {
-        let event = r#"event=$(sed 's/.*"event":"\([a-z_]*\)".*/\1/')"#;
-        format!(r#"{event}; echo {name} $event >> {}; echo '{{"decision":{answer}}}'"#, trace.display())
+        let event = r#"asked=$(cat); event=$(printf %s "$asked" | sed 's/.*"event":"\([a-z_]*\)".*/\1/')"#;
+        let answers = r#"case "$asked" in *'"tool":"notes"'*) decision=$answer;; *) decision='"allow"';; esac"#;
+        let tell = r#"echo "{\"decision\":$decision}""#;
+        format!("{event}; echo {name} $event >> {}; answer='{answer}'; {answers}; {tell}", trace.display())
     };
-    let resolver = json!(["sh", "-c", note("r", r#""alias","tool":"echo""#)]);
+    let says =
+        format!("echo r resolve_tool >> {}; {}", trace.display(), r#"echo '{"decision":"alias","tool":"echo"}'"#);
+    let resolver = json!(["sh", "-c", format!("cat >/dev/null; {says}")]);
     let mut file = file.line("[[resolver]]\nname = \"r\"\ntools = [\"say\"]").line(&format!("command = {resolver}"));
-    for name in ["a", "b", "c"] {
-        let command = json!(["sh", "-c", note(name, r#""allow""#)]);
+    for (name, answer) in [
+        ("a", r#""allow""#),
+        ("b", r#""answer","result":[{"text":"kept"}]"#),
+        ("c", r#""deny","reason":"nobody asks c""#),
+    ] {
+        let command = json!(["sh", "-c", note(name, answer)]);
         file = file
             .line(&format!("[[hook]]\nname = \"{name}\"\non = [\"pre_tool_use\", \"post_tool_use\"]"))
             .line(&format!("command = {command}"));
     }
+    file
+}
+
+#[tokio::test]
+async fn resolvers_and_hooks_stand_around_a_call_and_the_first_of_the_file_is_the_outermost() {
+    let file = around();
     let yard = file.yard().await;
     let _worker = yard.worker().await;
     let events = yard.client.execute(vec![call("it", "say", json!({ "text": "hello" }))]).await.to_end().await;
     assert_eq!(check::text(&check::outcomes(&events)["it"]), "hello, say", "the tool is told its name");
     let expected = "r resolve_tool\na pre_tool_use\nb pre_tool_use\nc pre_tool_use\n\
-        a post_tool_use\nb post_tool_use\nc post_tool_use\n";
-    assert_eq!(std::fs::read_to_string(&trace).expect("they noted"), expected);
+        c post_tool_use\nb post_tool_use\na post_tool_use\n";
+    assert_eq!(std::fs::read_to_string(file.path("trace")).expect("they noted"), expected);
+}
+
+#[tokio::test]
+async fn a_call_that_a_hook_answers_is_not_executed_and_only_the_hooks_outside_it_see_the_result() {
+    let file = around();
+    let yard = file.yard().await;
+    let _worker = yard.worker().await;
+    let path = file.path("written");
+    let mut noted = writes("it", &path);
+    noted.tool = "notes".to_owned();
+    let request =
+        v1::CreateRunRequest { calls: vec![noted.clone()], keep_open: true, ..v1::CreateRunRequest::default() };
+    let mut stream = yard.client.execute_request(request).await.expect("accepted");
+    stream.until(|event| matches!(event, Event::CallEnded(_))).await;
+    let run = stream.run(&yard.client);
+    let expected = "a pre_tool_use\nb pre_tool_use\na post_tool_use\n";
+    assert_eq!(std::fs::read_to_string(file.path("trace")).expect("they noted"), expected);
+    // An added call is answered too.
+    let added = v1::NewCall { call_id: "added".to_owned(), ..noted };
+    let append = v1::AppendCallsRequest { run_id: run.id.clone(), calls: vec![added], ..Default::default() };
+    yard.client.runs.clone().append_calls(append).await.expect("it is open");
+    let close = v1::CloseRunRequest { run_id: run.id.clone() };
+    yard.client.runs.clone().close_run(close).await.expect("it is open");
+    let events = stream.to_end().await;
+    check::whole(&events, true);
+    let calls = run.get().await.calls;
+    for (call, id) in calls.iter().zip(["it", "added"]) {
+        assert_eq!((call.call_id.as_str(), call.state(), call.attempts), (id, CallState::Completed, 0));
+        assert_eq!((call.answered_by_hook.as_str(), call.pool.as_str()), ("b", ""));
+        assert_eq!(check::text(&check::outcomes(&events)[id]), "kept");
+        let request = v1::ExplainCallRequest { run_id: run.id.clone(), call_id: id.to_owned() };
+        let why = yard.client.runs.clone().explain_call(request).await.expect("it is there").into_inner().why;
+        assert!(why.starts_with("completed ") && why.ends_with(", without an attempt: hook b answered it"), "{why}");
+    }
+    assert!(!path.exists());
 }

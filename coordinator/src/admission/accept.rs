@@ -11,8 +11,8 @@ use proto::conversation::TOOL_CALL_CONVERSATION;
 use proto::history;
 use proto::names::CALLED_AS;
 use run::{
-    Approval, CallError, CallId, CallIndex, CallSpec, Concurrency, DefaultDecision, ErrorKind, Fields, File, PoolId,
-    Priority, Route, Rules, Run, TenantId, Timestamp, ToolName, Violation, WithoutWorker,
+    Approval, CallError, CallId, CallIndex, CallSpec, Concurrency, DefaultDecision, ErrorKind, Fields, File,
+    HookAnswer, PoolId, Priority, Route, Rules, Run, TenantId, Timestamp, ToolName, Violation, WithoutWorker,
 };
 use schema::steps::Steps;
 use sha2::{Digest as _, Sha256};
@@ -63,6 +63,8 @@ pub(crate) struct RequestedCall {
     pub(crate) conversation: Option<Arc<Conversation>>,
     /// The error of the call, according to hooks and resolvers.
     pub(crate) refusal: Option<CallError>,
+    /// The answer of a hook, which makes its execution unnecessary.
+    pub(crate) answer: Option<HookAnswer>,
     /// How its tool is known, if it is not listed.
     pub(crate) unlisted: Option<Unlisted>,
 }
@@ -281,7 +283,7 @@ pub(crate) fn accept_one(mut call: RequestedCall, index: usize, scope: &Scope<'_
     };
     let refusal = refusal.or_else(|| limits::beyond(index, scope.rules));
     let waived = || found.filter(|_| !is_clients).and_then(|(_, entry)| waived(&tool, entry, approval, scope));
-    let route = refusal.or_else(waived).map_or(route, Route::Refused);
+    let route = settled(route, refusal.or_else(waived), call.answer);
     // A call that is not executed by a worker needs no approval, context or hooks.
     let executed = found.filter(|_| matches!(route, Route::Pool { .. }));
     let approval = executed.and_then(|(_, entry)| awaited(approval, entry, scope, deadline));
@@ -305,6 +307,14 @@ pub(crate) fn accept_one(mut call: RequestedCall, index: usize, scope: &Scope<'_
         required_hooks,
         priority,
         ..CallSpec::new(id.unwrap_or_else(|| made_id(index)), tool, arguments, route, deadline)
+    }
+}
+
+/// The route of a call that ends as it is accepted, or else its own. An answer makes no call acceptable.
+fn settled(route: Route, refusal: Option<CallError>, answer: Option<HookAnswer>) -> Route {
+    match (refusal.map_or(route, Route::Refused), answer) {
+        (Route::Pool { .. } | Route::Client, Some(answer)) => Route::Answered(answer),
+        (route, _) => route,
     }
 }
 

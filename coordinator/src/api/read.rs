@@ -273,6 +273,7 @@ pub(super) fn asked(calls: Vec<v1::NewCall>) -> Result<Vec<RequestedCall>, Reque
             priority,
             conversation: None,
             refusal: None,
+            answer: None,
             unlisted: None,
         })
     });

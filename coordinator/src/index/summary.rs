@@ -109,7 +109,7 @@ impl CallSummary {
         let spec = call.spec();
         let pool = match &spec.route {
             Route::Pool { pool, .. } => Some(pool.clone()),
-            Route::Client | Route::Refused(_) => None,
+            Route::Client | Route::Refused(_) | Route::Answered(_) => None,
         };
         let mut summary = Self {
             id: spec.id.clone(),

@@ -71,11 +71,11 @@ impl World for Surroundings<'_> {
         let listed = registry.catalog_of(run.tenant()).find(&spec.tool);
         let entry = match &spec.route {
             Route::Pool { pool, .. } => listed.map(|entry| entry.of(pool)),
-            Route::Client | Route::Refused(_) => listed,
+            Route::Client | Route::Refused(_) | Route::Answered(_) => listed,
         };
         let closed = || match &spec.route {
             Route::Pool { pool, .. } => registry.views.keeps_from(pool, &spec.tool, run.tenant()),
-            Route::Client | Route::Refused(_) => None,
+            Route::Client | Route::Refused(_) | Route::Answered(_) => None,
         };
         self.io.callers.keeps_from(run, &spec.tool, entry).or_else(closed)
     }

@@ -56,7 +56,7 @@ impl Runs {
     ) -> Result<(), RequestError> {
         let entry = registry.catalog_of(tenant).find(&spec.tool).map(|entry| match &spec.route {
             Route::Pool { pool, .. } => entry.of(pool),
-            Route::Client | Route::Refused(_) => entry,
+            Route::Client | Route::Refused(_) | Route::Answered(_) => entry,
         });
         match entry {
             Some(entry) if !self.caller.may_call(entry) => Err(Denied::tool(&spec.tool).into()),

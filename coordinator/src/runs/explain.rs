@@ -29,7 +29,7 @@ impl Runs {
         }
         let workers = match &call.spec().route {
             Route::Pool { .. } if registry.settled => Some(registry.takers(call.spec(), run.tenant())),
-            Route::Pool { .. } | Route::Client | Route::Refused(_) => None,
+            Route::Pool { .. } | Route::Client | Route::Refused(_) | Route::Answered(_) => None,
         };
         run.why(call, ::nats::now(), workers)
     }
@@ -40,7 +40,7 @@ fn in_turn(call: &Call, position: Position) -> String {
     let Position { ahead, waiting, priority } = position;
     let pool = match &call.spec().route {
         Route::Pool { pool, .. } => pool.as_str(),
-        Route::Client | Route::Refused(_) => "",
+        Route::Client | Route::Refused(_) | Route::Answered(_) => "",
     };
     let (now, priority) = (::nats::now(), priority.name());
     format!(

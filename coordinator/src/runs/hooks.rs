@@ -5,7 +5,9 @@ use std::sync::Arc;
 use ::hooks::{Admitted, CallStage, HookPoint, HookRequest};
 use futures::StreamExt as _;
 use futures::stream;
-use run::{CallError, CallSpec, Decider, Decision, ErrorKind, Event, Route, Run, RunId, TenantId, limit};
+use run::{
+    CallError, CallSpec, Content, Decider, Decision, ErrorKind, Event, HookAnswer, Route, Run, RunId, TenantId, limit,
+};
 
 use super::{NewRun, Runs};
 use crate::admission::accept::{self, RequestedCall, Scope};
@@ -17,6 +19,8 @@ use owner::Known;
 
 /// The most calls of one request for which hooks run at once.
 const CALLS_ASKED_MAX: usize = 16;
+/// The largest result of a hook that answers a call: it is stored with the call, as its arguments are.
+const ANSWER_BYTES_MAX: usize = limit::ARGUMENTS_BYTES_MAX;
 
 impl Runs {
     /// Runs hooks on the calls of a new run.
@@ -46,16 +50,24 @@ impl Runs {
         });
         let answers: Vec<_> = answers.buffered(CALLS_ASKED_MAX).collect().await;
         for (call, answer) in calls.iter_mut().zip(answers) {
-            let Admitted { arguments, left_to_client } = match answer {
+            let Admitted { arguments, left_to_client, answer } = match answer {
                 Ok(admitted) => admitted,
                 Err(error) => {
                     call.refusal = Some(error);
                     continue;
                 }
             };
-            if left_to_client {
-                // Its client may delay it; until it answers, the call waits.
-                (call.is_clients, call.not_before) = (true, None);
+            call.is_clients |= left_to_client;
+            if left_to_client || answer.is_some() {
+                // Nothing of it is to be delayed.
+                call.not_before = None;
+            }
+            match answer {
+                Some(answer) if answer.result.iter().map(Content::size).sum::<usize>() > ANSWER_BYTES_MAX => {
+                    call.refusal = Some(oversized(&answer));
+                    continue;
+                }
+                answer => call.answer = answer,
             }
             match arguments {
                 None => {}
@@ -97,6 +109,13 @@ impl Runs {
             Admitted { left_to_client: true, .. } => {
                 let why = "a hook leaves a call with these arguments to the client, and the call was accepted to be \
                     executed: reject it, or approve it with other arguments";
+                Err(denied(CallError::new(ErrorKind::Denied, why)))
+            }
+            Admitted { answer: Some(HookAnswer { hook, .. }), .. } => {
+                let why = format!(
+                    "hook {hook} answers a call with these arguments itself, and the call was accepted to be executed: \
+                     reject it, or approve it with other arguments"
+                );
                 Err(denied(CallError::new(ErrorKind::Denied, why)))
             }
             Admitted { arguments: changed, .. } => Ok(changed.unwrap_or(arguments)),
@@ -148,6 +167,7 @@ impl Runs {
             Route::Pool { .. } if spec.approval.is_some() => ("awaits_approval", None),
             Route::Pool { .. } => ("allowed", None),
             Route::Client => ("left_to_client", None),
+            Route::Answered(_) => ("answered", None),
             Route::Refused(error) => ("refused", Some(error)),
         };
         audit::decided(id, tenant, spec, decision, why);
@@ -205,6 +225,12 @@ fn question(call: &mut RequestedCall, spec: CallSpec, scope: &Scope<'_>, run: Ru
     })
 }
 
+fn oversized(HookAnswer { hook, result }: &HookAnswer) -> CallError {
+    let size: usize = result.iter().map(Content::size).sum();
+    let message = format!("hook {hook} answered with {size} bytes; the limit is {ANSWER_BYTES_MAX} bytes");
+    CallError::new(ErrorKind::HookFailed, message)
+}
+
 fn too_large(size: usize) -> CallError {
     let max = limit::ARGUMENTS_BYTES_MAX;
     CallError::new(
@@ -217,7 +243,7 @@ fn too_large(size: usize) -> CallError {
 fn misfit(call: &RequestedCall, scope: &Scope<'_>) -> Option<CallError> {
     let mut steps = accept::steps_for(std::slice::from_ref(call));
     match accept::accept_one(call.clone(), scope.first, scope, &mut steps).route {
-        Route::Pool { .. } | Route::Client => None,
+        Route::Pool { .. } | Route::Client | Route::Answered(_) => None,
         Route::Refused(error) => {
             let message = format!("a hook changed the arguments: {}", error.message);
             Some(CallError { violations: error.violations, ..CallError::new(error.kind, message) })

@@ -60,6 +60,7 @@ impl Runs {
             priority: Some(run.priority_of(&call)).filter(|priority| *priority != Priority::default()),
             conversation: None,
             refusal: None,
+            answer: None,
             // Its tool was listed, or a resolver named it, when it was accepted.
             unlisted: Some(Unlisted::Alias),
         };

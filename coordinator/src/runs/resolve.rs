@@ -99,6 +99,7 @@ mod tests {
             priority: None,
             conversation: None,
             refusal: None,
+            answer: None,
             unlisted: None,
         }
     }

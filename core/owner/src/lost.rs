@@ -58,6 +58,6 @@ fn no_worker(run: &Run, call: &Call, workers: &impl Workers) -> Option<CallError
             let is_stranded = workers.takers(call.spec(), run.tenant()) == 0;
             is_stranded.then(|| run::no_worker(&call.spec().tool, pool, &call.spec().required_hooks))
         }
-        Route::Pool { .. } | Route::Client | Route::Refused(_) => None,
+        Route::Pool { .. } | Route::Client | Route::Refused(_) | Route::Answered(_) => None,
     }
 }

@@ -162,6 +162,9 @@ impl Call {
             Route::Pool { .. } => delay::next_state(&spec, at),
             Route::Client => CallState::WaitingForClient,
             Route::Refused(error) => CallState::Ended(Ended { at, outcome: Outcome::Failed(error.clone()) }),
+            Route::Answered(answer) => {
+                CallState::Ended(Ended { at, outcome: Outcome::Completed(answer.result.clone()) })
+            }
         };
         match &state {
             CallState::AwaitingApproval => heard.push(Fact::ApprovalAsked { call: index }),
@@ -321,7 +324,7 @@ impl Call {
     pub(crate) fn policy(&self) -> Option<(&PoolId, &Policy)> {
         match &self.spec.route {
             Route::Pool { pool, policy, .. } => Some((pool, policy)),
-            Route::Client | Route::Refused(_) => None,
+            Route::Client | Route::Refused(_) | Route::Answered(_) => None,
         }
     }
 

@@ -260,6 +260,16 @@ pub enum Route {
     /// It ended when it was accepted: no such tool, or arguments that do not match the schema. The other calls
     /// continue.
     Refused(CallError),
+    /// It ended when it was accepted: a hook answered it, so it is not executed.
+    Answered(HookAnswer),
+}
+
+/// The answer that a hook gave in place of an execution.
+#[derive(Debug, Clone, PartialEq)]
+pub struct HookAnswer {
+    /// The name of the hook.
+    pub hook: String,
+    pub result: Vec<Content>,
 }
 
 /// One execution of a call. The number is the fence; the nonce distinguishes two attempts of the same number.

@@ -457,6 +457,6 @@ impl Run {
 pub(crate) fn dispatch(call: CallIndex, spec: &CallSpec) -> Option<Event> {
     match &spec.route {
         Route::Pool { pool, .. } => Some(Event::CallDispatched { call, pool: pool.clone() }),
-        Route::Client | Route::Refused(_) => None,
+        Route::Client | Route::Refused(_) | Route::Answered(_) => None,
     }
 }

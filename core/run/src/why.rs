@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use crate::approval::DefaultDecision;
 use crate::call::{Call, CallState, Disposition, Ended, Running};
-use crate::event::{CallError, DeadlineKind, ErrorKind, Outcome, Stopped, WithoutWorker};
+use crate::event::{CallError, DeadlineKind, ErrorKind, Outcome, Route, Stopped, WithoutWorker};
 use crate::id::{PoolId, Timestamp, ToolName};
 use crate::run::Run;
 use crate::tool::Concurrency;
@@ -169,7 +169,11 @@ impl Call {
             None if self.is_parked() => "; parked: redrive or drop it".to_owned(),
             None => String::new(),
         };
-        format!("{how} {took} after it was accepted, {attempts}{parked}")
+        let by_hook = match &self.spec().route {
+            Route::Answered(answer) => format!(": hook {} answered it", answer.hook),
+            Route::Pool { .. } | Route::Client | Route::Refused(_) => String::new(),
+        };
+        format!("{how} {took} after it was accepted, {attempts}{by_hook}{parked}")
     }
 }
 

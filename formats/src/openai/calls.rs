@@ -151,7 +151,7 @@ fn place(route: &Route) -> Place {
                 && (policy.repeatable || policy.attempts_max > 1),
         },
         Route::Client => Place::Client,
-        Route::Refused(_) => Place::Nowhere,
+        Route::Refused(_) | Route::Answered(_) => Place::Nowhere,
     }
 }
 

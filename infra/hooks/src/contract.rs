@@ -3,7 +3,9 @@
 use std::collections::BTreeMap;
 
 use bytes::Bytes;
-use run::{AttemptNumber, CallError, CallId, Chunk, Completion, Content, Fields, RunId, TenantId, ToolName};
+use run::{
+    AttemptNumber, CallError, CallId, Chunk, Completion, Content, Fields, HookAnswer, RunId, TenantId, ToolName,
+};
 use serde::{Deserialize, Serialize};
 
 /// The point at which a hook is called.
@@ -107,6 +109,10 @@ pub enum Reply {
     },
     /// Before a call: it is accepted and not executed; its client answers it.
     LeaveToClient,
+    /// Before a call: it completes with this result and is not executed. The hooks behind are not asked.
+    Answer {
+        result: Vec<Content>,
+    },
     /// After a call: this replaces its result or error, its extra state, and its output. `None` leaves it unchanged.
     ModifyResult {
         result: Option<Vec<Content>>,
@@ -116,12 +122,14 @@ pub enum Reply {
 }
 
 /// The decision of all hooks about a call that is accepted.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq)]
 pub struct Admitted {
     /// Arguments that replace the call's own, if a hook changed them.
     pub arguments: Option<Bytes>,
     /// It is not executed; its client answers it.
     pub left_to_client: bool,
+    /// It is not executed; a hook answered it. The hooks before that one have been asked about the result.
+    pub answer: Option<HookAnswer>,
 }
 
 /// A hook did not answer, or its answer is invalid.

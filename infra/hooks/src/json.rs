@@ -106,6 +106,7 @@ enum Decision {
     Deny,
     Modify,
     LeaveToClient,
+    Answer,
     ModifyResult,
 }
 
@@ -227,6 +228,10 @@ pub(crate) fn reply(text: &[u8]) -> Result<Reply, HookError> {
             let arguments = serde_json::from_str::<String>(&text).unwrap_or(text);
             Ok(Reply::Modify { arguments: arguments.into() })
         }
+        (Decision::Answer, false, true) if extra_state.is_none() && output.is_none() => {
+            Ok(Reply::Answer { result: result.into_iter().flatten().map(part_in).collect::<Result<_, _>>()? })
+        }
+        (Decision::Answer, _, _) => Err(HookError::new("it decided answer, and gave not a result alone")),
         (Decision::ModifyResult, false, true) => Ok(Reply::ModifyResult {
             result: result.map(|parts| parts.into_iter().map(part_in).collect()).transpose()?,
             extra_state: extra_state

@@ -1,5 +1,9 @@
-//! Hooks: external decisions about calls. Each hook is called at certain points for certain tools, in the order of the
-//! file, and sees the changes of the hooks before it.
+//! Hooks: external decisions about calls. Each hook is called at certain points for certain tools, and sees the changes
+//! of the hooks that were called before it.
+//!
+//! Hooks surround a call as interceptors do: the first of the file is the outermost. Before a call they are called in
+//! the order of the file, after it in the reverse order. A hook may answer a call itself; then nothing inside it is
+//! called.
 //!
 //! Coordinators call hooks before a call, workers after it; both hold [`Hooks`]. Coordinators also call them about the
 //! answers of clients, and notify them of the ends that no worker reports. Without a hook at a point nothing is
@@ -24,7 +28,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use globset::{Glob, GlobSet, GlobSetBuilder};
-use run::{CallError, ErrorKind, ToolName};
+use run::{CallError, Completion, ErrorKind, Fields, HookAnswer, ToolName};
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
@@ -241,21 +245,17 @@ impl Hooks {
         self.list.iter().filter(|placed| !here(placed)).map(|placed| placed.placement.name.as_str()).collect()
     }
 
-    fn asked<'a>(&'a self, moment: HookPoint, question: &HookRequest) -> impl Iterator<Item = &'a Placed> + use<'a> {
-        let (tool, alias_of) = (question.tool.clone(), question.alias_of.clone());
-        self.list
-            .iter()
-            .filter(move |placed| placed.placement.on.contains(&moment) && placed.tools.have(&tool, alias_of.as_ref()))
-    }
-
     /// Calls the hooks before a call is accepted. The hooks behind one that leaves it to the client are called too,
-    /// because they may deny it.
+    /// because they may deny it. If a hook answers the call, those before it are called about the result.
     ///
     /// # Errors
-    /// If the call is not accepted: a hook denies it, or did not answer.
+    /// If the call is not accepted: a hook denies it, withholds the answer of another, or did not answer.
     pub async fn before(&self, mut question: HookRequest) -> Result<Admitted, CallError> {
         let mut admitted = Admitted::default();
-        for placed in self.asked(HookPoint::PreToolUse, &question) {
+        for (position, placed) in self.list.iter().enumerate() {
+            if !placed.is_asked(HookPoint::PreToolUse, &question) {
+                continue;
+            }
             match placed.ask(&question).await {
                 Ok(Reply::Allow) => placed.count(&question, "allow"),
                 Ok(Reply::Modify { arguments }) => {
@@ -267,16 +267,21 @@ impl Hooks {
                     placed.note(&question, "leave_to_client");
                     admitted.left_to_client = true;
                 }
+                Ok(Reply::Answer { result }) => {
+                    placed.note(&question, "answer");
+                    question.happened = CallStage::Completed { result, extra_state: Fields::default(), output: None };
+                    let ended =
+                        after_result(&self.list[..position], question, "the answer of a hook was withheld").await;
+                    let Completion { result, .. } = ended.outcome?;
+                    admitted.answer = Some(HookAnswer { hook: placed.placement.name.clone(), result });
+                    return Ok(admitted);
+                }
                 Ok(Reply::Deny { reason }) => {
                     placed.note(&question, "deny");
                     return Err(CallError::new(ErrorKind::Denied, format!("the call was denied: {reason}")));
                 }
-                Ok(Reply::ModifyResult { .. }) => {
-                    return Err(placed.failed(
-                        &question,
-                        &HookError::misplaced("modify_result"),
-                        "the call was not executed",
-                    ));
+                Ok(reply @ Reply::ModifyResult { .. }) => {
+                    return Err(placed.failed(&question, &misplaced(&reply), "the call was not executed"));
                 }
                 Err(why) => return Err(placed.failed(&question, &why, "the call was not executed")),
             }
@@ -284,57 +289,29 @@ impl Hooks {
         Ok(admitted)
     }
 
-    /// Calls the hooks after an execution, before its end is stored.
+    /// Calls the hooks after an execution, before its end is stored. The last of the file is called first.
     pub async fn after(&self, question: HookRequest) -> Ended {
         match question.happened {
-            CallStage::Completed { .. } => self.after_result(question).await,
+            CallStage::Completed { .. } => {
+                // Without an attempt it is the answer of a client.
+                let withheld = match question.attempt {
+                    Some(_) => "the call ran, and its result was withheld",
+                    None => "the client answered, and its answer was withheld",
+                };
+                after_result(&self.list, question, withheld).await
+            }
             CallStage::Failed { .. } => self.after_error(question).await,
             CallStage::Asked | CallStage::Ended { .. } => Ended::of(question.happened),
         }
     }
 
-    async fn after_result(&self, mut question: HookRequest) -> Ended {
-        // Without an attempt it is the answer of a client.
-        let withheld = match question.attempt {
-            Some(_) => "the call ran, and its result was withheld",
-            None => "the client answered, and its answer was withheld",
-        };
-        for placed in self.asked(HookPoint::PostToolUse, &question) {
-            let error = match placed.ask(&question).await {
-                Ok(Reply::Allow) => {
-                    placed.count(&question, "allow");
-                    continue;
-                }
-                Ok(Reply::ModifyResult { result: new, extra_state: state, output: said }) => {
-                    placed.note(&question, "modify_result");
-                    if let CallStage::Completed { result, extra_state, output } = &mut question.happened {
-                        new.into_iter().for_each(|new| *result = new);
-                        state.into_iter().for_each(|state| *extra_state = state);
-                        if let (Some(output), Some(said)) = (output, said) {
-                            *output = said;
-                        }
-                    }
-                    continue;
-                }
-                Ok(Reply::Deny { reason }) => {
-                    placed.note(&question, "deny");
-                    CallError::new(ErrorKind::Denied, format!("{withheld}: {reason}"))
-                }
-                Ok(Reply::Modify { .. }) => placed.failed(&question, &HookError::misplaced("modify"), withheld),
-                Ok(Reply::LeaveToClient) => {
-                    placed.failed(&question, &HookError::misplaced("leave_to_client"), withheld)
-                }
-                Err(why) => placed.failed(&question, &why, withheld),
-            };
-            return Ended { outcome: Err(error), output: None };
-        }
-        Ended::of(question.happened)
-    }
-
     /// A hook may change the message of an error, but not its kind or whether it is retried.
     async fn after_error(&self, mut question: HookRequest) -> Ended {
         let withheld = "the call failed, and its own error was withheld";
-        for placed in self.asked(HookPoint::ToolError, &question) {
+        for placed in self.list.iter().rev() {
+            if !placed.is_asked(HookPoint::ToolError, &question) {
+                continue;
+            }
             let message = match placed.ask(&question).await {
                 Ok(Reply::Allow) => {
                     placed.count(&question, "allow");
@@ -348,12 +325,7 @@ impl Hooks {
                     placed.note(&question, "deny");
                     reason
                 }
-                Ok(Reply::Modify { .. } | Reply::ModifyResult { result: None, .. }) => {
-                    placed.failed(&question, &HookError::misplaced("modify"), withheld).message
-                }
-                Ok(Reply::LeaveToClient) => {
-                    placed.failed(&question, &HookError::misplaced("leave_to_client"), withheld).message
-                }
+                Ok(reply) => placed.failed(&question, &misplaced(&reply), withheld).message,
                 Err(why) => placed.failed(&question, &why, withheld).message,
             };
             if let CallStage::Failed { error } = &mut question.happened {
@@ -367,7 +339,7 @@ impl Hooks {
     /// Notifies the hooks of a call that ended without an execution about which they decided, or that will not be
     /// executed. Their answers have no effect.
     pub async fn notify(&self, question: HookRequest) {
-        for placed in self.asked(question.moment(), &question) {
+        for placed in self.list.iter().filter(|placed| placed.is_asked(question.moment(), &question)) {
             match placed.ask(&question).await {
                 Ok(_) => placed.count(&question, "notified"),
                 Err(why) => {
@@ -379,7 +351,57 @@ impl Hooks {
     }
 }
 
+/// Calls these hooks about a result, the last one first. `withheld` says what happened to a result that is denied.
+async fn after_result(hooks: &[Placed], mut question: HookRequest, withheld: &str) -> Ended {
+    for placed in hooks.iter().rev() {
+        if !placed.is_asked(HookPoint::PostToolUse, &question) {
+            continue;
+        }
+        let error = match placed.ask(&question).await {
+            Ok(Reply::Allow) => {
+                placed.count(&question, "allow");
+                continue;
+            }
+            Ok(Reply::ModifyResult { result: new, extra_state: state, output: said }) => {
+                placed.note(&question, "modify_result");
+                if let CallStage::Completed { result, extra_state, output } = &mut question.happened {
+                    new.into_iter().for_each(|new| *result = new);
+                    state.into_iter().for_each(|state| *extra_state = state);
+                    if let (Some(output), Some(said)) = (output, said) {
+                        *output = said;
+                    }
+                }
+                continue;
+            }
+            Ok(Reply::Deny { reason }) => {
+                placed.note(&question, "deny");
+                CallError::new(ErrorKind::Denied, format!("{withheld}: {reason}"))
+            }
+            Ok(reply) => placed.failed(&question, &misplaced(&reply), withheld),
+            Err(why) => placed.failed(&question, &why, withheld),
+        };
+        return Ended { outcome: Err(error), output: None };
+    }
+    Ended::of(question.happened)
+}
+
+/// A decision that cannot be made at this point.
+fn misplaced(reply: &Reply) -> HookError {
+    HookError::misplaced(match reply {
+        Reply::Allow => "allow",
+        Reply::Deny { .. } => "deny",
+        Reply::Modify { .. } => "modify",
+        Reply::LeaveToClient => "leave_to_client",
+        Reply::Answer { .. } => "answer",
+        Reply::ModifyResult { .. } => "modify_result",
+    })
+}
+
 impl Placed {
+    fn is_asked(&self, moment: HookPoint, question: &HookRequest) -> bool {
+        self.placement.on.contains(&moment) && self.tools.have(&question.tool, question.alias_of.as_ref())
+    }
+
     /// Runs in its own task, so that a panic ends only this task.
     async fn ask(&self, question: &HookRequest) -> Result<Reply, HookError> {
         let (link, mut question) = (Arc::clone(&self.link), question.clone());

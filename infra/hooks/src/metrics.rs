@@ -8,8 +8,8 @@ use crate::contract::HookPoint;
 
 static DECISIONS: Family<Counter> = Family::new(
     "toolyard_hooks_total",
-    "Requests to hooks, by the decision: allow, deny, modify, modify_result, notified, or failed if there was no valid \
-    answer.",
+    "Requests to hooks, by the decision: allow, deny, modify, leave_to_client, answer, modify_result, notified, or \
+    failed if there was no valid answer.",
     &["hook", "moment", "decision"],
 )
 .exported_as("toolyard.hooks", "{request}");

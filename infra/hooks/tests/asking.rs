@@ -2,8 +2,8 @@
 
 mod asked;
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use asked::{Slow, about, asked, by, completed, failed, read, script, service};
@@ -62,7 +62,7 @@ async fn a_call_that_a_hook_leaves_to_the_client_may_be_changed_or_denied_by_tho
     let client = || by(|_| Ok(Reply::LeaveToClient));
     let hooks = Hooks::default().with(before("theirs"), client()).expect("it stands there");
     let answered = script(r#"echo '{"decision":"leave_to_client"}'"#, 5000).before(asked("pay")).await;
-    let left = Admitted { arguments: None, left_to_client: true };
+    let left = Admitted { left_to_client: true, ..Admitted::default() };
     assert_eq!((hooks.before(asked("pay")).await, answered), (Ok(left.clone()), Ok(left)));
     let changed = hooks.clone().with(before("changes"), by(adding("one"))).expect("it stands there");
     let changed = changed.before(asked("pay")).await.expect("it is allowed");
@@ -76,6 +76,75 @@ async fn a_call_that_a_hook_leaves_to_the_client_may_be_changed_or_denied_by_tho
         let error = late.after(question).await.outcome.expect_err("the hook failed");
         assert!(error.message.contains("leave_to_client, which cannot be done now"), "{error:?}");
         assert!(!error.message.contains("secret"), "{error:?}");
+    }
+}
+
+/// Three hooks that note when they are called. `b` answers calls of `cached` itself.
+fn around(trace: &Arc<Mutex<Vec<String>>>) -> Hooks {
+    ["a", "b", "c"].into_iter().fold(Hooks::default(), |hooks, name| {
+        let trace = Arc::clone(trace);
+        let hook = by(move |question: &toolyard_hooks::HookRequest| {
+            trace.lock().expect("no thread panicked").push(format!("{} {name}", question.moment().name()));
+            match &question.happened {
+                CallStage::Asked if name == "b" && question.tool.as_str() == "cached" => {
+                    Ok(Reply::Answer { result: vec![Content::Text("kept".to_owned())] })
+                }
+                CallStage::Completed { result, .. } => {
+                    let mut result = result.clone();
+                    result.push(Content::Text(name.to_owned()));
+                    Ok(Reply::ModifyResult { result: Some(result), extra_state: None, output: None })
+                }
+                _ => Ok(Reply::Allow),
+            }
+        });
+        let points = [HookPoint::PreToolUse, HookPoint::PostToolUse, HookPoint::ToolError];
+        hooks.with(Placement::new(name, &points), hook).expect("it stands there")
+    })
+}
+
+#[tokio::test]
+async fn the_first_hook_is_the_outermost_and_one_that_answers_keeps_the_call_from_everything_inside() {
+    let texts = |texts: &[&str]| -> Vec<Content> { texts.iter().map(|&text| Content::Text(text.to_owned())).collect() };
+    let trace = Arc::<Mutex<Vec<String>>>::default();
+    let hooks = around(&trace);
+    let seen = || std::mem::take(&mut *trace.lock().expect("no thread panicked")).join(", ");
+    let admitted = hooks.before(asked("pay")).await.expect("it is allowed");
+    assert_eq!((admitted, seen().as_str()), (Admitted::default(), "pre_tool_use a, pre_tool_use b, pre_tool_use c"));
+    let ended = hooks.after(completed("done")).await.outcome.expect("a result");
+    assert_eq!(ended.result, texts(&["done", "c", "b", "a"]));
+    assert_eq!(seen(), "post_tool_use c, post_tool_use b, post_tool_use a");
+    hooks.after(failed("why")).await.outcome.expect_err("it stays an error");
+    assert_eq!(seen(), "tool_error c, tool_error b, tool_error a");
+    let answer = hooks.before(asked("cached")).await.expect("it is allowed").answer.expect("it is answered");
+    assert_eq!((answer.hook.as_str(), answer.result), ("b", texts(&["kept", "a"])));
+    assert_eq!(seen(), "pre_tool_use a, pre_tool_use b, post_tool_use a");
+}
+
+#[tokio::test]
+async fn an_answer_of_a_hook_that_one_outside_it_denies_is_withheld() {
+    let denies = |question: &toolyard_hooks::HookRequest| match question.happened {
+        CallStage::Asked => Ok(Reply::Allow),
+        _ => Ok(Reply::Deny { reason: "no".to_owned() }),
+    };
+    let outside = Placement::new("outside", &[HookPoint::PreToolUse, HookPoint::PostToolUse]);
+    let hooks = Hooks::default().with(outside, by(denies)).expect("it stands there");
+    let answers = by(|_| Ok(Reply::Answer { result: vec![Content::Text("secret".to_owned())] }));
+    let hooks = hooks.with(before("answers"), answers).expect("it stands there");
+    let error = hooks.before(asked("pay")).await.expect_err("it is withheld");
+    assert_eq!((error.kind, error.message.as_str()), (ErrorKind::Denied, "the answer of a hook was withheld: no"));
+}
+
+#[tokio::test]
+async fn a_program_answers_a_call_with_a_result_alone() {
+    let answers = r#"echo '{"decision":"answer","result":[{"json":{"degrees":1.10}}]}'"#;
+    let answer =
+        script(answers, 5000).before(asked("pay")).await.expect("it is allowed").answer.expect("it is answered");
+    assert_eq!(answer.result, [Content::Json(r#"{"degrees":1.10}"#.to_owned())]);
+    for wrong in ["", r#","arguments":{}"#, r#","result":[],"extra_state":{}"#, r#","result":[],"arguments":{}"#] {
+        let answers = format!(r#"echo '{{"decision":"answer"{wrong}}}'"#);
+        let error = script(&answers, 5000).before(asked("pay")).await.expect_err("it is no answer");
+        assert_eq!(error.kind, ErrorKind::HookFailed, "{wrong}");
+        assert!(error.message.contains("it decided answer, and gave not a result alone"), "{wrong}: {error:?}");
     }
 }
 

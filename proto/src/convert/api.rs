@@ -108,7 +108,7 @@ pub fn call(call: &Call) -> v1::Call {
     let spec = call.spec();
     let pool = match &spec.route {
         Route::Pool { pool, .. } => pool.to_string(),
-        Route::Client | Route::Refused(_) => String::new(),
+        Route::Client | Route::Refused(_) | Route::Answered(_) => String::new(),
     };
     let last_error = if call.outcome().is_some() { None } else { call.last_failure() };
     v1::Call {
@@ -140,6 +140,10 @@ pub fn call(call: &Call) -> v1::Call {
         asked_by_call_id: String::new(),
         not_before: spec.not_before.map(timestamp),
         priority: priority_out(spec.priority).into(),
+        answered_by_hook: match &spec.route {
+            Route::Answered(answer) => answer.hook.clone(),
+            Route::Pool { .. } | Route::Client | Route::Refused(_) => String::new(),
+        },
     }
 }
 

@@ -1025,6 +1025,8 @@ export interface components {
         };
         /** @description A call of a run. */
         Call: {
+            /** @description The hook that answered it, so it was not executed; empty if none did. */
+            answered_by_hook?: string;
             /**
              * Format: date-time
              * @description Deadline for its approval; not set if it needs none.

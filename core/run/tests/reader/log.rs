@@ -41,7 +41,7 @@ pub(crate) fn fails_fast(log: &[Entry]) -> bool {
 pub(crate) fn pooled(call: &Call) -> Option<(&PoolId, &Policy)> {
     match &call.spec().route {
         Route::Pool { pool, policy, .. } => Some((pool, policy)),
-        Route::Client | Route::Refused(_) => None,
+        Route::Client | Route::Refused(_) | Route::Answered(_) => None,
     }
 }
 

@@ -73,8 +73,12 @@ fn call() -> impl Strategy<Value = Arc<CallSpec>> {
             };
             Route::Pool { pool, policy, version: None }
         });
-    let route =
-        prop_oneof![5 => pooled, 2 => Just(Route::Client), 1 => Just(Route::Refused(error(ErrorKind::UnknownTool)))];
+    let route = prop_oneof![
+        5 => pooled,
+        2 => Just(Route::Client),
+        1 => Just(Route::Refused(error(ErrorKind::UnknownTool))),
+        1 => Just(Route::Answered(HookAnswer { hook: "cache".to_owned(), result: text("kept") })),
+    ];
     let concurrency = prop_oneof![Just(Concurrency::Parallel), Just(Concurrency::Exclusive)];
     let approval = prop::option::weighted(0.2, approval());
     let asked_by = prop::option::weighted(0.2, (attempt(), 0..3u16));

@@ -17,8 +17,8 @@ use bytes::Bytes;
 use proptest::prelude::*;
 use toolyard_run::{
     Answer, AskedBy, AttemptId, AttemptNumber, AttemptOutcome, Call, CallError, CallIndex, CallSpec, CallState,
-    ChunkIndex, Command, Content, Effect, Entry, ErrorKind, Event, NewQuestion, Nonce, Opening, PoolId, Route, Run,
-    StopStage, Timestamp, Verdict, WorkerId, limit, no_worker,
+    ChunkIndex, Command, Content, Effect, Entry, ErrorKind, Event, HookAnswer, NewQuestion, Nonce, Opening, PoolId,
+    Route, Run, StopStage, Timestamp, Verdict, WorkerId, limit, no_worker,
 };
 
 pub(crate) use garbage::garbage;
@@ -117,7 +117,7 @@ pub(crate) fn performed(run: &Run, effect: Effect) -> Option<Event> {
     match effect {
         Effect::Dispatch { call } => match &run.call(call)?.spec().route {
             Route::Pool { pool, .. } => Some(Event::CallDispatched { call, pool: pool.clone() }),
-            Route::Client | Route::Refused(_) => None,
+            Route::Client | Route::Refused(_) | Route::Answered(_) => None,
         },
         Effect::Stop { .. } | Effect::Refuse { .. } => None,
         Effect::Decide { call } => run.decide_by_default(call),

@@ -243,6 +243,7 @@ fn call() -> impl Strategy<Value = CallSpec> {
         8 => pooled,
         2 => Just(Route::Client),
         1 => Just(Route::Refused(error(ErrorKind::UnknownTool))),
+        1 => Just(Route::Answered(HookAnswer { hook: "cache".to_owned(), result: text("kept") })),
     ];
     let alone = prop::bool::weighted(0.2);
     let direct = prop::bool::weighted(0.7);

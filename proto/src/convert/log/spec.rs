@@ -2,7 +2,10 @@
 
 use std::sync::Arc;
 
-use run::{Approval, AskedBy, CallSpec, Concurrency, File, ResultUse, Route, Timestamp, WithoutWorker};
+use run::{
+    Approval, AskedBy, CallError, CallSpec, Concurrency, ErrorKind, File, HookAnswer, ResultUse, Route, Timestamp,
+    WithoutWorker,
+};
 
 use super::{attempt_in, attempt_out, object};
 use crate::convert::api::without_worker;
@@ -10,11 +13,14 @@ use crate::convert::fields::fields_out;
 use crate::convert::manifest::concurrency_out;
 use crate::convert::worker::{index_in, question_number_in};
 use crate::convert::{
-    InvalidMessage, approval_default, approval_default_out, concurrency, error_in, error_out, object_in, object_out,
-    policy_in, policy_out, priority, priority_out,
+    InvalidMessage, approval_default, approval_default_out, concurrency, contents_in, contents_out, error_in,
+    error_out, object_in, object_out, policy_in, policy_out, priority, priority_out,
 };
 use crate::v1;
 use crate::wire::v1 as wire;
+
+/// What an earlier release says of a call that a hook answered.
+const UNREADABLE: &str = "a hook answered the call, which this release cannot show";
 
 pub(super) fn specs_out(calls: &[Arc<CallSpec>]) -> Vec<wire::CallSpec> {
     calls.iter().map(|spec| spec_out(spec)).collect()
@@ -33,6 +39,15 @@ pub(super) fn spec_out(spec: &CallSpec) -> wire::CallSpec {
         }),
         Route::Client => wire::call_spec::Route::Client(wire::ClientRoute {}),
         Route::Refused(error) => wire::call_spec::Route::Refused(error_out(error)),
+        Route::Answered(_) => {
+            wire::call_spec::Route::Refused(error_out(&CallError::new(ErrorKind::Denied, UNREADABLE)))
+        }
+    };
+    let answered = match &spec.route {
+        Route::Answered(HookAnswer { hook, result }) => {
+            Some(wire::HookAnswer { hook: hook.clone(), result: contents_out(result) })
+        }
+        Route::Pool { .. } | Route::Client | Route::Refused(_) => None,
     };
     wire::CallSpec {
         id: spec.id.to_string(),
@@ -60,6 +75,7 @@ pub(super) fn spec_out(spec: &CallSpec) -> wire::CallSpec {
         asked_by: spec.asked_by.map(asked_by_out),
         required_hooks: spec.required_hooks.clone(),
         priority: priority_out(spec.priority).into(),
+        answered,
         route: Some(route),
     }
 }
@@ -72,7 +88,12 @@ pub(super) fn spec_in(wire: wire::CallSpec) -> Result<CallSpec, InvalidMessage> 
             version: (!route.version.is_empty()).then(|| route.version.parse()).transpose()?,
         },
         wire::call_spec::Route::Client(_) => Route::Client,
-        wire::call_spec::Route::Refused(error) => Route::Refused(error_in(error)),
+        wire::call_spec::Route::Refused(error) => match wire.answered {
+            Some(answered) => {
+                Route::Answered(HookAnswer { hook: answered.hook, result: contents_in(answered.result)? })
+            }
+            None => Route::Refused(error_in(error)),
+        },
     };
     let concurrent = concurrency(v1::ToolConcurrency::try_from(wire.concurrency).unwrap_or_default());
     let without_worker = without_worker(v1::WithoutWorker::try_from(wire.without_worker).unwrap_or_default());

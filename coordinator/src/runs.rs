@@ -30,8 +30,8 @@ use formats::tools::Format;
 use proto::names;
 use proto::subject::SubjectKind;
 use run::{
-    Answer, CallId, Command, Decision, Event, Fields, FloorPolicy, RequestId, Rules, Run, RunId, Shard, TenantId,
-    Timestamp, ToolName, limit,
+    Answer, CallId, Command, Decision, Event, Fields, FloorPolicy, ParentCall, RequestId, Rules, Run, RunId, Shard,
+    TenantId, Timestamp, ToolName, limit,
 };
 use tokio::sync::watch;
 use uuid::Builder;
@@ -146,6 +146,8 @@ pub(crate) struct NewRun {
     /// Calls that the caller approves with the request.
     pub(crate) approved: Approved,
     pub(crate) request_id: Option<RequestId>,
+    /// The call that makes it.
+    pub(crate) parent: Option<Box<ParentCall>>,
 }
 
 impl NewRun {

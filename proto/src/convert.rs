@@ -22,7 +22,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use run::{
     AfterPartialOutput, Backoff, CallError, Citation, CitationSource, CitedText, Concurrency, Content, DefaultDecision,
-    ErrorKind, InvalidId, Object, Policy, Priority, Progress, RetryOn, Rules, Violation,
+    ErrorKind, InvalidId, Object, ParentCall, Policy, Priority, Progress, RetryOn, Rules, Violation,
 };
 
 use self::fields::NotAnObject;
@@ -147,6 +147,18 @@ pub(crate) fn object_in(wire: v1::Object) -> Result<Object, InvalidMessage> {
         sha256,
         preview: wire.preview,
     })
+}
+
+fn parent_out(parent: &ParentCall) -> v1::ParentCall {
+    v1::ParentCall { run_id: parent.run.to_string(), call_id: parent.call.to_string() }
+}
+
+/// The call that made a run.
+///
+/// # Errors
+/// An id is malformed.
+pub fn parent_in(wire: v1::ParentCall) -> Result<ParentCall, InvalidMessage> {
+    Ok(ParentCall { run: wire.run_id.parse()?, call: wire.call_id.parse()? })
 }
 
 fn contents_out(contents: &[Content]) -> Vec<v1::Content> {

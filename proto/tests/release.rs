@@ -139,6 +139,7 @@ fn opened() -> RunOpened {
         },
         context: Fields::default(),
         erasure: None,
+        parent: None,
     }
 }
 

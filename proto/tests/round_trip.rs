@@ -8,9 +8,9 @@ use proptest::prelude::*;
 use run::{
     AfterPartialOutput, Approval, AskedBy, AttemptId, AttemptNumber, AttemptOutcome, Backoff, CallError, CallIndex,
     CallSpec, Chunk, ChunkIndex, Citation, CitedText, Concurrency, Content, DeadlineKind, Decider, Decision,
-    DefaultDecision, ErrorKind, Event, File, HookAnswer, Nonce, Object, ObjectId, Policy, PoolId, Priority, Progress,
-    Requester, RetryOn, Role, Roles, Route, RunId, RunOpened, Shard, StopStage, Timestamp, Verdict, Violation,
-    WithoutWorker,
+    DefaultDecision, ErrorKind, Event, File, HookAnswer, Nonce, Object, ObjectId, ParentCall, Policy, PoolId, Priority,
+    Progress, Requester, RetryOn, Role, Roles, Route, RunId, RunOpened, Shard, StopStage, Timestamp, Verdict,
+    Violation, WithoutWorker,
 };
 use toolyard_proto::convert::log::{self, Dispatch};
 use toolyard_proto::convert::worker::{
@@ -272,6 +272,10 @@ fn by_coordinators() -> impl Strategy<Value = Vec<Event>> {
                 roles: if open { Roles::from_iter([Role::Submit, Role::Read]) } else { Roles::default() },
                 caller: is_named.then(|| "shop/ada@example.com".parse().expect("a caller")),
                 tools: if is_named { vec!["tool.1".parse().expect("a tool name")] } else { Vec::new() },
+                parent: open.then(|| {
+                    let run = "run_03_0193a7b4c2d07e3f8a1b2c3d4e5f6071".parse().expect("a run id");
+                    Box::new(ParentCall { run, call: "above".parse().expect("a call id") })
+                }),
                 context,
             })]
         ),

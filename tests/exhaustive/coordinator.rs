@@ -164,7 +164,8 @@ impl World {
 
     fn perform(&mut self, index: usize, owning: &mut Owning, action: Action, fleet: &Fleet) {
         match action {
-            Action::Append(Append { effect, event, expected, hand_back, .. }) => {
+            Action::Append(append) => {
+                let Append { effect, event, expected, hand_back, .. } = *append;
                 owning.tokens += 1;
                 let (token, since) = (owning.tokens, self.now);
                 owning.effects.insert(token, Performing { effect, since, hand_back });

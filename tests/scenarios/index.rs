@@ -398,6 +398,7 @@ fn finished(id: RunId) -> Vec<Stored> {
         rules: run::Rules::default(),
         context: run::Fields::default(),
         erasure: None,
+        parent: None,
     });
     let dispatched = Event::CallDispatched { call, pool: pool.clone() };
     let outcome = run::AttemptOutcome::Completed(vec![run::Content::Text("done".to_owned())].into());

@@ -379,7 +379,8 @@ impl Coordinator {
 
     fn perform(&mut self, action: Action, net: &mut Net<'_>) {
         match action {
-            Action::Append(Append { run, effect, event, expected, hand_back }) => {
+            Action::Append(append) => {
+                let Append { run, effect, event, expected, hand_back } = *append;
                 if let Event::CallDispatched { call, .. } = event {
                     net.promises.dispatching(run, call, net.paused, net.now);
                 }
@@ -479,7 +480,9 @@ impl Coordinator {
         let known = self.owner.run(run).and_then(|known| known.run.call(call));
         let pool = match known.map(|call| &call.spec().route) {
             Some(Route::Pool { pool, .. }) => pool.clone(),
-            Some(Route::Client | Route::Refused(_)) | None => crate::POOLS[0].parse().expect("a pool"),
+            Some(Route::Client | Route::Refused(_) | Route::Answered(_)) | None => {
+                crate::POOLS[0].parse().expect("a pool")
+            }
         };
         let is_eager = net.flaw == Flaw::EagerOwner;
         let sequence = if is_eager { 0 } else { sequence };

@@ -366,7 +366,7 @@ fn denies(outcome: &Outcome, once: bool) -> bool {
 fn policy_of(runs: &BTreeMap<RunId, Told>, id: RunId, index: CallIndex) -> Option<AfterPartialOutput> {
     match &runs.get(&id)?.run.call(index)?.spec().route {
         Route::Pool { policy, .. } => Some(policy.after_partial_output),
-        Route::Client | Route::Refused(_) => None,
+        Route::Client | Route::Refused(_) | Route::Answered(_) => None,
     }
 }
 

@@ -381,7 +381,7 @@ impl Job {
 pub(crate) fn policy(delivery: &Delivery) -> &Policy {
     match &delivery.spec.route {
         Route::Pool { policy, .. } => policy,
-        Route::Client | Route::Refused(_) => unreachable!("only a pool's calls have jobs"),
+        Route::Client | Route::Refused(_) | Route::Answered(_) => unreachable!("only a pool's calls have jobs"),
     }
 }
 

@@ -5,12 +5,12 @@ use std::time::Duration;
 
 use proto::conversation::TOOL_CALL_CONVERSATION;
 use proto::convert::fields::fields_in;
-use proto::convert::{self, api};
+use proto::convert::{self, api, parent_in};
 use proto::history::TOOL_CALL_HISTORY;
-use proto::v1;
+use proto::{names, v1};
 use run::{
-    Answer, CallError, CallId, CommandError, Content, Decision, ErrorKind, Fields, RequestId, Rules, RunId, TenantId,
-    Timestamp, ToolName, limit,
+    Answer, CallError, CallId, CommandError, Content, Decision, ErrorKind, Fields, ParentCall, RequestId, Rules, RunId,
+    TenantId, Timestamp, ToolName, limit,
 };
 use schema::pattern::Budget;
 
@@ -95,6 +95,7 @@ pub(super) fn new_run(request: v1::CreateRunRequest, custom: CustomTools) -> Res
     super::conversation::give(request.conversation, &mut calls, true)?;
     let (files, store) = (files(request.files)?, request.store.unwrap_or(true));
     let approved = approved(&request.approve, &calls)?;
+    let parent = request.parent.map(|named| parent(named).map(Box::new)).transpose()?;
     Ok(NewRun {
         calls,
         files,
@@ -110,7 +111,17 @@ pub(super) fn new_run(request: v1::CreateRunRequest, custom: CustomTools) -> Res
         store,
         approved,
         request_id,
+        parent,
     })
+}
+
+/// The call that makes a run, whose shard the run will have.
+fn parent(wire: v1::ParentCall) -> Result<ParentCall, RequestError> {
+    let parent = parent_in(wire).map_err(malformed("parent"))?;
+    if parent.run.shard().0 >= names::SHARDS {
+        return Err(malformed("parent")(format!("run {} is in no shard that there is", parent.run)));
+    }
+    Ok(parent)
 }
 
 /// The calls of a request that its caller approves, by the ids that it has.

@@ -21,7 +21,7 @@ impl OwnerTask {
     pub(super) fn perform_actions(&mut self) {
         while let Some(action) = self.owner.poll_action() {
             match action {
-                Action::Append(append) => self.append(append),
+                Action::Append(append) => self.append(*append),
                 Action::Stop { run, attempt, pool } => {
                     let signals = self.io.signals.clone();
                     self.effects.spawn(async move {

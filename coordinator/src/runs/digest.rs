@@ -72,6 +72,11 @@ pub(crate) fn digest(new: &NewRun) -> Digest {
         new.calls.iter().for_each(|call| hash.number(call.not_before.map_or(u64::MAX, |until| until.0)));
     }
     hash_priorities(&mut hash, new);
+    if let Some(parent) = &new.parent {
+        hash.text("parent");
+        hash.text(&parent.run.to_string());
+        hash.text(parent.call.as_str());
+    }
     hash.end()
 }
 

@@ -313,7 +313,7 @@ impl Runs {
                 Found::Pending { run, revision, looked_at } => (run, revision, looked_at),
                 Found::Free(revision) if is_first => (*id, revision, now),
                 // The run that was tried before may be void by now.
-                Found::Free(revision) => (fresh_id(self.pick_shard()), revision, now),
+                Found::Free(revision) => (fresh_id(id.shard()), revision, now),
             };
             let taken = Taken { run, digest: claim.digest };
             match self.requests.put(&claim.key, &taken, revision).await {
@@ -379,7 +379,9 @@ impl Runs {
     /// nothing.
     async fn prepare(&self, key: Option<RequestKey>, mut new: NewRun) -> Result<Placed<'_>, RequestError> {
         self.may_approve(&new.approved)?;
-        let (mut id, mut claim) = (fresh_id(self.pick_shard()), None);
+        // The owner of the shard cancels the run when its parent ends.
+        let shard = new.parent.as_ref().map_or_else(|| self.pick_shard(), |parent| parent.run.shard());
+        let (mut id, mut claim) = (fresh_id(shard), None);
         if let Some(key) = key {
             let digest = digest(&new);
             let found = Box::pin(self.look(&key, digest, false)).await?;
@@ -446,7 +448,7 @@ impl Runs {
         let (caller, roles) = (asks.name().cloned(), asks.roles());
         let apart = key.is_some() || self.waits_for_owner(&calls, new.tenant.as_ref(), &registry);
         let request = key.map(|key| key.0);
-        let NewRun { keep_open: open, fail_fast, client_only, tenant, tools, rules, context, store, .. } = new;
+        let NewRun { keep_open: open, fail_fast, client_only, tenant, tools, rules, context, store, parent, .. } = new;
         let erasure = (!store).then_some(Erasure { after: self.erase_after, request });
         let opening = Opening {
             calls,
@@ -462,6 +464,7 @@ impl Runs {
             context,
             apart,
             erasure,
+            parent,
         };
         Ok(Run::open(opening, now)?)
     }

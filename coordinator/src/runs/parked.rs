@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use run::{CallId, Command, CommandError, Disposition, Fields, Priority, Rules, Run, RunId, Timestamp};
+use run::{Call, CallId, Command, CommandError, Disposition, Fields, Priority, Rules, Run, RunId, Timestamp};
 
 use super::approved::Approved;
 use super::{NewRun, Runs};
@@ -38,49 +38,7 @@ impl Runs {
         if is_past {
             return Err(RequestError::EventsExpired(id));
         }
-        let spec = call.spec();
-        let since = |deadline: Timestamp| deadline.since(call.begins());
-        let asked = RequestedCall {
-            id: Some(spec.id.clone()),
-            tool: spec.tool.clone(),
-            arguments: spec.arguments.clone(),
-            metadata: spec.metadata.clone(),
-            not_before: None,
-            timeout: None,
-            queue_timeout: spec.queue_deadline.map(since),
-            without_worker: spec.without_worker,
-            concurrency: Some(spec.concurrency),
-            approval: spec.approval.map(|approval| AskedApproval { timeout: None, default: approval.default }),
-            context: spec.context.clone(),
-            // The conversation is among the context or the files.
-            files: spec.files.clone(),
-            is_clients: false,
-            must_stream: false,
-            // The run into which it is redriven has none of its own.
-            priority: Some(run.priority_of(&call)).filter(|priority| *priority != Priority::default()),
-            conversation: None,
-            refusal: None,
-            answer: None,
-            // Its tool was listed, or a resolver named it, when it was accepted.
-            unlisted: Some(Unlisted::Alias),
-        };
-        let new = NewRun {
-            calls: vec![asked],
-            files: Vec::new(),
-            keep_open: false,
-            timeout: Some(since(spec.deadline)),
-            fail_fast: false,
-            client_only: false,
-            custom: CustomTools::new(),
-            tenant: run.tenant().cloned(),
-            tools: run.tools().to_vec(),
-            // The call itself records whether it awaited approval.
-            rules: Rules { confirm: Some(false), ..Rules::default() },
-            context: Fields::default(),
-            store: run.erasure().is_none(),
-            approved: Approved::None,
-            request_id: None,
-        };
+        let new = redriven_run(&run, &call);
         let redriven = self.create_under(Some(RequestKey::redrive(id, call_id)), new, None).await?;
         let into = redriven.id();
         let noted = self.command(id, |_| Command::Redrive { call: call_id.clone(), into }).await;
@@ -95,6 +53,54 @@ impl Runs {
     pub(crate) async fn drop_call(&self, id: RunId, call: &CallId) -> Result<Arc<Run>, RequestError> {
         let work = self.command(id, |_| Command::Drop { call: call.clone() });
         self.judged(("DropCall", Role::Submit), (id, Some(call)), work).await
+    }
+}
+
+/// The run of a parked call that is executed again.
+fn redriven_run(run: &Run, call: &Call) -> NewRun {
+    let spec = call.spec();
+    let since = |deadline: Timestamp| deadline.since(call.begins());
+    let asked = RequestedCall {
+        id: Some(spec.id.clone()),
+        tool: spec.tool.clone(),
+        arguments: spec.arguments.clone(),
+        metadata: spec.metadata.clone(),
+        not_before: None,
+        timeout: None,
+        queue_timeout: spec.queue_deadline.map(since),
+        without_worker: spec.without_worker,
+        concurrency: Some(spec.concurrency),
+        approval: spec.approval.map(|approval| AskedApproval { timeout: None, default: approval.default }),
+        context: spec.context.clone(),
+        // The conversation is among the context or the files.
+        files: spec.files.clone(),
+        is_clients: false,
+        must_stream: false,
+        // The run into which it is redriven has none of its own.
+        priority: Some(run.priority_of(call)).filter(|priority| *priority != Priority::default()),
+        conversation: None,
+        refusal: None,
+        answer: None,
+        // Its tool was listed, or a resolver named it, when it was accepted.
+        unlisted: Some(Unlisted::Alias),
+    };
+    NewRun {
+        calls: vec![asked],
+        files: Vec::new(),
+        keep_open: false,
+        timeout: Some(since(spec.deadline)),
+        fail_fast: false,
+        client_only: false,
+        custom: CustomTools::new(),
+        tenant: run.tenant().cloned(),
+        tools: run.tools().to_vec(),
+        // The call itself records whether it awaited approval.
+        rules: Rules { confirm: Some(false), ..Rules::default() },
+        context: Fields::default(),
+        store: run.erasure().is_none(),
+        approved: Approved::None,
+        request_id: None,
+        parent: None,
     }
 }
 

@@ -6,13 +6,14 @@ use run::{AttemptId, CallError, CallIndex, CallState, DeadlineKind, Effect, Even
 use crate::SubjectKind;
 use crate::known::Known;
 use crate::lost::{no_worker_event, without_worker};
+use crate::parent::PARENT_ENDED;
 use crate::world::Workers;
 
 /// Something that the driver should do.
 #[derive(Debug, Clone)]
 pub enum Action {
     /// Append an event, then report the result with [`crate::Owner::handle_effect_done`].
-    Append(Append),
+    Append(Box<Append>),
     /// Tell the pool's workers to stop an attempt, then report with [`crate::Owner::handle_effect_done`].
     Stop { run: RunId, attempt: AttemptId, pool: PoolId },
     /// Tell the pool's workers to stop an attempt that started too late to count. Nothing is to be reported.
@@ -62,7 +63,7 @@ pub(crate) fn action(
         let Route::Pool { pool, .. } = &known.run.call(attempt.call)?.spec().route else { return None };
         return Some(Action::Stop { run: known.run.id(), attempt, pool: pool.clone() });
     }
-    append(known, effect, workers, denial).map(Action::Append)
+    append(known, effect, workers, denial).map(|append| Action::Append(Box::new(append)))
 }
 
 /// The append that performs an effect.
@@ -87,6 +88,7 @@ pub(crate) fn append(
         (None, _, Effect::Cancel { call }) => Event::CallCancelled { call },
         (None, _, Effect::Expire { call, deadline }) => Event::CallExpired { call, deadline },
         (None, _, Effect::Close) => Event::RunClosed,
+        (None, _, Effect::CancelRun) => Event::RunCancelRequested { reason: PARENT_ENDED.to_owned() },
         (None, _, Effect::ExpireRun) => Event::RunExpired { without_worker: without_worker(run, workers) },
     };
     let expected = known.revision(&SubjectKind::of(std::slice::from_ref(&event))?);

@@ -11,6 +11,7 @@ mod lost;
 mod outbox;
 mod overdue;
 mod owner;
+mod parent;
 mod place;
 pub mod retention;
 mod shard;

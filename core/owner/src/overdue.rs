@@ -39,6 +39,7 @@ fn is_end(effect: &Effect) -> bool {
         | Effect::Decide { .. }
         | Effect::EndDelay { .. }
         | Effect::Refuse { .. }
-        | Effect::Close => false,
+        | Effect::Close
+        | Effect::CancelRun => false,
     }
 }

@@ -10,6 +10,7 @@ use crate::action::{Action, JobLease, action};
 use crate::asking::{Asking, UserQuestion, asking};
 use crate::known::Known;
 use crate::lost::{forsaken, lost_attempt, stranded};
+use crate::parent::is_orphan;
 use crate::shard::{HalfCarried, OpenRun, Phase, ShardState, Takeover};
 use crate::unclaimed::Unclaimed;
 use crate::unread::{Noted, Unread};
@@ -410,8 +411,8 @@ impl Owner {
         Some(asking(state, asks, pool, now))
     }
 
-    /// Checks the calls of a run once a second: whether their worker is lost, their pool has none, or their job is held
-    /// by a worker that stored no start.
+    /// Checks a run once a second: whether the call that made it has ended, and of its own calls whether their worker
+    /// is lost, their pool has none, or their job is held by a worker that stored no start.
     pub fn check_workers(&mut self, id: RunId, now: Timestamp, world: &impl World) {
         let Some(state) = self.shards.get(usize::from(id.shard().0)).filter(|state| state.phase.leads()) else {
             return;
@@ -419,6 +420,7 @@ impl Owner {
         let Some(Known { run, .. }) = state.run(id) else { return };
         let workers = world.workers();
         let (mut effects, mut lost) = (Vec::new(), Vec::new());
+        effects.extend(is_orphan(state, run).then_some(Effect::CancelRun));
         if workers.are_known() {
             effects.extend(stranded(run, workers, now));
         }

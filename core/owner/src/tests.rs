@@ -14,6 +14,7 @@ use run::{
 
 use crate::*;
 
+mod parent;
 mod shards;
 mod workers;
 

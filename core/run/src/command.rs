@@ -5,7 +5,7 @@ use std::sync::Arc;
 use crate::approval::Decision;
 use crate::call::is_end;
 use crate::erasure::Erasure;
-use crate::event::{CallError, CallSpec, Content};
+use crate::event::{CallError, CallSpec, Content, ParentCall};
 use crate::fields::Fields;
 use crate::id::{CallId, CallerName, RunId, TenantId, Timestamp, ToolName};
 use crate::requester::Roles;
@@ -35,6 +35,8 @@ pub struct Opening {
     pub context: Fields,
     /// `None`: the run is kept for as long as the log.
     pub erasure: Option<Erasure>,
+    /// The call that made the run.
+    pub parent: Option<Box<ParentCall>>,
     /// The opening is an entry of its own, on the run's subject, even if it could hold the only call's job. Then two
     /// requests that open the same run expect the same subject to be empty, and one of them conflicts.
     pub apart: bool,

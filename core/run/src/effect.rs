@@ -26,6 +26,9 @@ pub enum Effect {
     Close,
     /// Append that the run expired.
     ExpireRun,
+    /// Append that the run is cancelled, because the call that made it has ended. The run's own state never yields this
+    /// effect, because it does not have that call.
+    CancelRun,
 }
 
 impl Run {

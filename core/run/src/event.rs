@@ -160,6 +160,15 @@ pub struct RunOpened {
     pub context: Fields,
     /// `None`: the run is kept for as long as the log.
     pub erasure: Option<Erasure>,
+    /// The call that made the run, in a run of the same shard.
+    pub parent: Option<Box<ParentCall>>,
+}
+
+/// The call that made a run: the run is cancelled once the call has ended.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ParentCall {
+    pub run: RunId,
+    pub call: CallId,
 }
 
 /// Stages between the request to stop an attempt and its end.

@@ -55,7 +55,8 @@ pub use effect::Effect;
 pub use erasure::{EraseRequest, Erasure};
 pub use event::{
     AttemptId, AttemptOutcome, CallError, CallSpec, Chunk, Completion, Content, DeadlineKind, Entry, ErrorKind, Event,
-    HookAnswer, Outcome, Position, Progress, Route, RunOpened, StopStage, Stopped, Violation, WithoutWorker,
+    HookAnswer, Outcome, ParentCall, Position, Progress, Route, RunOpened, StopStage, Stopped, Violation,
+    WithoutWorker,
 };
 pub use fields::Fields;
 pub use id::{

@@ -9,7 +9,7 @@ use crate::call::{Call, CallState, Disposition, Ended};
 use crate::chunks::Span;
 use crate::command::{Answer, Command, CommandError, Opening};
 use crate::erasure::Erasure;
-use crate::event::{AttemptId, CallSpec, Content, Event, Outcome, Route, RunOpened, StopStage};
+use crate::event::{AttemptId, CallSpec, Content, Event, Outcome, ParentCall, Route, RunOpened, StopStage};
 use crate::fields::Fields;
 use crate::id::{CallId, CallIndex, CallerName, RunId, TenantId, Timestamp, ToolName};
 use crate::limit::{RESULT_BYTES_MAX, RUN_LIFE_MAX};
@@ -48,6 +48,7 @@ pub struct Run {
     pub(crate) output_bytes: u64,
     pub(crate) context: Fields,
     pub(crate) erasure: Option<Erasure>,
+    parent: Option<Box<ParentCall>>,
     /// When an operator requested that it is erased.
     pub(crate) erase_requested: Option<Timestamp>,
     pub(crate) ended_at: Option<Timestamp>,
@@ -169,6 +170,7 @@ impl Run {
             output_bytes: 0,
             context: Fields::default(),
             erasure: None,
+            parent: None,
             erase_requested: None,
             ended_at: None,
             copies_until: Timestamp(0),
@@ -208,6 +210,18 @@ impl Run {
     #[must_use]
     pub fn is_kept_open(&self) -> bool {
         self.kept_open
+    }
+
+    /// The call that made the run, if one did.
+    #[must_use]
+    pub fn parent(&self) -> Option<&ParentCall> {
+        self.parent.as_deref()
+    }
+
+    /// Its cancellation was requested.
+    #[must_use]
+    pub fn is_cancel_requested(&self) -> bool {
+        self.cancel_requested
     }
 
     /// A call that failed or expired makes the run fail.
@@ -290,6 +304,7 @@ impl Run {
             context,
             apart,
             erasure,
+            parent,
         } = opening;
         if calls.is_empty() && !open {
             return Err(CommandError::NoCalls);
@@ -323,6 +338,7 @@ impl Run {
             rules,
             context,
             erasure,
+            parent,
         };
         Ok(std::iter::once(Event::RunOpened(opened)).chain(dispatched).collect())
     }

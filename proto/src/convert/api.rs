@@ -8,7 +8,7 @@ use run::{
 
 use super::fields::fields_out;
 use super::{
-    InvalidMessage, approval_default_out, content_in, content_out, contents_out, error_kind_out, error_out,
+    InvalidMessage, approval_default_out, content_in, content_out, contents_out, error_kind_out, error_out, parent_out,
     priority_out, progress_out,
 };
 use crate::v1;
@@ -86,6 +86,7 @@ pub fn run(run: &Run) -> v1::Run {
         caller: run.caller().map(ToString::to_string).unwrap_or_default(),
         extra_state: fields_out(&run.extra_state()),
         erase_time: run.erase_at().map(timestamp),
+        parent: run.parent().map(parent_out),
     }
 }
 

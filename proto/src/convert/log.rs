@@ -19,7 +19,7 @@ use super::fields::{fields_in, fields_out};
 use super::requester::{requester_in, requester_out, roles_out};
 use super::{
     InvalidMessage, VERSION, check_version, content_in, content_out, contents_in, contents_out, error_in, error_out,
-    progress_in, progress_out, rules, rules_out,
+    parent_in, parent_out, progress_in, progress_out, rules, rules_out,
 };
 use crate::subject::{Subject, SubjectKind};
 use crate::wire::v1::{self as wire, event::Kind};
@@ -75,12 +75,16 @@ pub fn decode(subject: &Subject, payload: Bytes, sequence: u64, at: Timestamp) -
     Ok(Entry { sequence, at, not_after, hooked: entry.hooked, events: events.collect::<Result<_, _>>()? })
 }
 
-/// An older release would ignore a delay, required hooks, the limit on bytes and tools that are the client's. Entries
-/// that add calls to a run keep their version: their positions in the run must be the same in all releases.
+/// An older release would ignore a delay, required hooks, the answer of a hook, the limit on bytes and tools that are
+/// the client's. Entries that add calls to a run keep their version: their positions in the run must be the same in all
+/// releases.
 fn opens_with_newer(event: &Event) -> bool {
     let Event::RunOpened(RunOpened { rules, calls, .. }) = event else { return false };
     let with_newer_rules = rules.output_bytes_max.is_some() || rules.client_tools.is_some();
-    with_newer_rules || calls.iter().any(|it| it.not_before.is_some() || !it.required_hooks.is_empty())
+    let is_newer = |call: &CallSpec| {
+        call.not_before.is_some() || !call.required_hooks.is_empty() || matches!(call.route, Route::Answered(_))
+    };
+    with_newer_rules || calls.iter().any(|call| is_newer(call))
 }
 
 fn check_entry_version(version: u32) -> Result<(), InvalidMessage> {
@@ -364,6 +368,7 @@ fn opened_out(opened: &RunOpened) -> wire::RunOpened {
         erase_after_ms,
         request,
         roles: roles_out(*roles),
+        parent: opened.parent.as_deref().map(parent_out),
     }
 }
 
@@ -383,6 +388,7 @@ fn opened_in(opened: wire::RunOpened) -> Result<RunOpened, InvalidMessage> {
         rules: rules(opened.rules),
         context: object("context", &opened.context)?,
         erasure: erasure_in(opened.erase_after_ms, &opened.request),
+        parent: opened.parent.map(|parent| parent_in(parent).map(Box::new)).transpose()?,
     })
 }
 

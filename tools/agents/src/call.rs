@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use client::agent::{Agent, AgentError, Limits, Start, TOKENS_LEFT, Template, with_output_schema};
 use client::{Client, v1};
-use collaboration::{Fleet, below, child_id, parent, refused, stop_with_parent};
+use collaboration::{Fleet, below, child_id, parent, parent_call, refused, stop_with_parent};
 use run::{CallError, ErrorKind};
 use serde_json::{Map, Value};
 use tokio::time::Instant;
@@ -85,6 +85,7 @@ impl AgentTool {
         let run = v1::CreateRunRequest {
             tenant: parent.tenant,
             request_id: child_id(context),
+            parent: Some(parent_call(context)),
             timeout: timeout.try_into().ok(),
             rules: Some(rules),
             store: Some(context.is_stored()),

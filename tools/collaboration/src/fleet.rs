@@ -231,6 +231,7 @@ async fn request(
         calls: calls.collect(),
         timeout: timeout.try_into().ok(),
         request_id: child_id(context),
+        parent: Some(parent_call(context)),
         tenant: parent.tenant,
         ..v1::CreateRunRequest::default()
     })
@@ -248,6 +249,12 @@ pub async fn parent(context: &Context, client: &Client) -> Result<v1::Run, ToolE
             error.message()
         )),
     })
+}
+
+/// The call as the parent of the run that it makes, which is cancelled once the call has ended.
+#[must_use]
+pub fn parent_call(context: &Context) -> v1::ParentCall {
+    v1::ParentCall { run_id: context.run_id().to_string(), call_id: context.call_id().to_string() }
 }
 
 /// The id of what a call requests: the same for all of its attempts.

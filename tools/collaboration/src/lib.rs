@@ -18,7 +18,7 @@ mod triggers;
 use toolyard_tool::{InvalidTool, Table};
 
 pub use agenda::{Agenda, AgendaAction, AgendaInput};
-pub use fleet::{Fleet, below, child_id, parent, refused, stop_with_parent};
+pub use fleet::{Fleet, below, child_id, parent, parent_call, refused, stop_with_parent};
 pub use forum::{Forum, ForumAction, ForumInput};
 pub use remote_trigger::{REMOTE_TRIGGER, RemoteTrigger, TriggerInput};
 pub use schedule_cron::{CronAction, CronInput, SCHEDULE_CRON, ScheduleCron};

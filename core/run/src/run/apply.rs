@@ -77,6 +77,7 @@ impl Run {
         self.rules.clone_from(&opened.rules);
         self.context.clone_from(&opened.context);
         self.erasure = opened.erasure;
+        self.parent.clone_from(&opened.parent);
         heard.push(Fact::RunOpened);
         self.take_in(&opened.calls, entry.at, heard);
         if entry.is_late() {

@@ -119,7 +119,7 @@ pub(crate) fn performed(run: &Run, effect: Effect) -> Option<Event> {
             Route::Pool { pool, .. } => Some(Event::CallDispatched { call, pool: pool.clone() }),
             Route::Client | Route::Refused(_) | Route::Answered(_) => None,
         },
-        Effect::Stop { .. } | Effect::Refuse { .. } => None,
+        Effect::Stop { .. } | Effect::Refuse { .. } | Effect::CancelRun => None,
         Effect::Decide { call } => run.decide_by_default(call),
         Effect::EndDelay { call } => Some(Event::CallDelayEnded { call }),
         Effect::Cancel { call } => Some(Event::CallCancelled { call }),

@@ -1,0 +1,23 @@
+//! Runs that calls made, by agents and by tools that call tools. Such a run is of no use once its call has ended, and
+//! the worker that would cancel it may be gone. It is in the same shard as the run of its call, so their owner is the
+//! same, and sees the end.
+
+use run::Run;
+
+use crate::shard::ShardState;
+
+/// The reason of the cancellation.
+pub(crate) const PARENT_ENDED: &str = "the call that made this run has ended";
+
+/// Whether an open run was made by a call that has ended. Calls of other tenants count as ended, so that nobody learns
+/// more of them.
+pub(crate) fn is_orphan(shard: &ShardState, run: &Run) -> bool {
+    let Some(parent) = run.parent().filter(|parent| parent.run.shard() == run.id().shard()) else { return false };
+    // All open runs of the shard are known, unless a newer release opened them.
+    if run.is_cancel_requested() || shard.is_unread(parent.run) {
+        return false;
+    }
+    let above = shard.run(parent.run).map(|known| &known.run).filter(|above| above.tenant() == run.tenant());
+    let call = above.and_then(|above| above.find(&parent.call));
+    call.is_none_or(|call| call.outcome().is_some())
+}

@@ -117,7 +117,7 @@ pub fn call(call: &Call) -> v1::Call {
         tool: spec.tool.to_string(),
         arguments: String::from_utf8_lossy(&spec.arguments).into_owned(),
         state: state(call).into(),
-        deadline: Some(timestamp(spec.deadline)),
+        deadline: Some(timestamp(call.deadline())),
         pool,
         attempts: call.attempts_used(),
         last_error: last_error.map(error_out),

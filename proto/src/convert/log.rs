@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use prost::Message as _;
+use run::limit::EXECUTION_MAX;
 use run::{
     AttemptId, AttemptNumber, AttemptOutcome, CallError, CallIndex, CallSpec, Chunk, ChunkIndex, Completion, Content,
     DeadlineKind, Decider, Decision, Entry, EraseRequest, Erasure, Event, Fields, Nonce, PoolId, Requester, Route,
@@ -109,8 +110,8 @@ pub struct Job {
     pub is_stored: bool,
 }
 
-/// Decodes a job from the message that dispatches a call. Returns `None` if the message was stored, at `at`, too late
-/// to count.
+/// Decodes a job from the message that dispatches a call, with the deadline that counts from then on. Returns `None` if
+/// the message was stored, at `at`, too late to count.
 ///
 /// # Errors
 /// The message is not a dispatch.
@@ -135,12 +136,14 @@ pub fn decode_job(subject: &Subject, payload: Bytes, at: Timestamp) -> Result<Op
         _ => None,
     });
     let (spec, requester, is_stored) = found.ok_or(InvalidMessage::Missing("the call to execute"))?;
-    let (spec, requester) = (Arc::new(spec_in(spec)?), requester.map(requester_in).transpose()?);
+    let (mut spec, requester) = (spec_in(spec)?, requester.map(requester_in).transpose()?);
+    // The run may last longer.
+    spec.deadline = spec.deadline.min(at.after(EXECUTION_MAX));
     // Without this check, a pool could have the broker deliver its jobs to another pool's subject.
     if !matches!(&spec.route, Route::Pool { pool: routed, .. } if routed == pool) {
         return Err(InvalidMessage::Misplaced { event: "job of another pool" });
     }
-    Ok(Some(Job { run: subject.run, call: *call, pool: pool.clone(), spec, requester, is_stored }))
+    Ok(Some(Job { run: subject.run, call: *call, pool: pool.clone(), spec: Arc::new(spec), requester, is_stored }))
 }
 
 fn attempt_of(event: &Event) -> Option<&AttemptId> {

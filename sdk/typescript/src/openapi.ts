@@ -1050,7 +1050,7 @@ export interface components {
             create_time?: string;
             /**
              * Format: date-time
-             * @description Its deadline.
+             * @description Its deadline. Once it is dispatched to a worker, at most 24 hours later.
              */
             deadline?: string;
             /** @description The decision on it; not set before. */
@@ -1640,6 +1640,8 @@ export interface components {
             files?: components["schemas"]["RunFile"][];
             /** @description Leave the run open for AppendCalls, until CloseRun. */
             keep_open?: boolean;
+            /** @description The call that makes this run, if a tool or an agent does: once that call has ended, however it ended, the run is cancelled. The call must be of the same tenant and open; otherwise the run is cancelled at once. */
+            parent?: components["schemas"]["ParentCall"];
             /** @description Makes the request idempotent: an id that the caller chooses, 1 to 128 bytes. A request that is repeated with the same id, to any coordinator and for as long as the log is kept, returns the run of the first one. A different request with the same id is refused with ALREADY_EXISTS, reason REQUEST_ID_TAKEN. Each tenant has ids of its own. */
             request_id?: string;
             /** @description Tools that exist only for the calls of this request; at most 128. They take precedence over tools of workers, and need not be listed in `tools`. */
@@ -2656,6 +2658,13 @@ export interface components {
          * @enum {string}
          */
         OverlapPolicy: "OVERLAP_POLICY_UNSPECIFIED" | "OVERLAP_POLICY_ALLOW" | "OVERLAP_POLICY_SKIP" | "OVERLAP_POLICY_CANCEL_PREVIOUS";
+        /** @description A call that made a run. */
+        ParentCall: {
+            /** @description The call. */
+            call_id?: string;
+            /** @description The run of the call. */
+            run_id?: string;
+        };
         /** @description A notification that could not be delivered in time. */
         ParkedWebhook: {
             /** @description Its body, as JSON text. */
@@ -2891,6 +2900,8 @@ export interface components {
             extra_state?: string;
             /** @description More calls may be appended. */
             open?: boolean;
+            /** @description The call that made it; not set if none did. The run is cancelled once that call has ended. */
+            parent?: components["schemas"]["ParentCall"];
             /** @description All its calls completed and are of tools that return directly: their results, in order, are the answer to the user, and the model need not be asked again. False while the run has not ended. */
             return_direct?: boolean;
             /** @description The run's id. */
@@ -3034,6 +3045,8 @@ export interface components {
             keep_open?: boolean;
             /** @enum {string} */
             on_disconnect?: "cancel" | "continue";
+            /** @description The call that makes this run, if a tool or an agent does: once that call has ended, however it ended, the run is cancelled. The call must be of the same tenant and open; otherwise the run is cancelled at once. */
+            parent?: components["schemas"]["ParentCall"];
             /** @description Makes the request idempotent: an id that the caller chooses, 1 to 128 bytes. A request that is repeated with the same id, to any coordinator and for as long as the log is kept, returns the run of the first one. A different request with the same id is refused with ALREADY_EXISTS, reason REQUEST_ID_TAKEN. Each tenant has ids of its own. */
             request_id?: string;
             /** @description Tools that exist only for the calls of this request; at most 128. They take precedence over tools of workers, and need not be listed in `tools`. */

@@ -197,6 +197,32 @@ securityContext:
 {{- end }}
 {{- end }}
 
+{{/* Where runs that have ended are kept. The key is that of the objects, if they are in a bucket. */}}
+{{- define "toolyard.historyEnv" -}}
+{{- $history := .Values.history -}}
+{{- if $history.url }}
+- {name: TOOLYARD_HISTORY, value: {{ $history.url | quote }}}
+- {name: TOOLYARD_HISTORY_RETENTION, value: {{ $history.retention | quote }}}
+{{- with $history.endpoint }}
+- {name: TOOLYARD_HISTORY_ENDPOINT, value: {{ . | quote }}}
+{{- end }}
+{{- with $history.region }}
+- {name: TOOLYARD_HISTORY_REGION, value: {{ . | quote }}}
+{{- end }}
+{{- if $history.allowHttp }}
+- {name: TOOLYARD_HISTORY_ALLOW_HTTP, value: "true"}
+{{- end }}
+{{- with $history.secret }}
+{{- $secret := . }}
+{{- range list "AWS_ACCESS_KEY_ID" "AWS_SECRET_ACCESS_KEY" }}
+- name: {{ . }}
+  valueFrom:
+    secretKeyRef: {name: {{ $secret }}, key: {{ . }}}
+{{- end }}
+{{- end }}
+{{- end }}
+{{- end }}
+
 {{/* Where objects lie, and as whom: (list . secret) */}}
 {{- define "toolyard.objectsEnv" -}}
 {{- $objects := (index . 0).Values.objects -}}
@@ -433,6 +459,7 @@ imagePullSecrets:
 {{- include "toolyard.natsEnv" (list . "coordinator") }}
 {{- include "toolyard.telemetryEnv" . }}
 {{- include "toolyard.objectsEnv" (list . .Values.objects.secret) }}
+{{- include "toolyard.historyEnv" . }}
 {{- include "toolyard.doorEnv" . }}
 {{- include "toolyard.hooksEnv" . }}
 {{- include "toolyard.webhooksEnv" . }}

@@ -28,6 +28,8 @@ const ROUND: Duration = Duration::from_secs(5);
 /// Parts of a shard that are written in a round, so that none keeps the others waiting.
 const PARTS_MAX: usize = 32;
 
+/// Bytes of messages of ended runs that are written together.
+const BATCH_BYTES: usize = 8 * 1024 * 1024;
 /// How often objects of runs that are kept no more are removed, by the owner of the first shard.
 const EXPIRE: Duration = Duration::from_secs(3600);
 const FIRST: Shard = Shard(0);
@@ -140,23 +142,32 @@ impl HistoryWriter {
         let ids = part.ids();
         // Asked after the part was read, and before anything of it is written.
         let Some(OpenAmong { open, .. }) = self.owner.open_among(shard, ids.clone()).await? else { return Ok(after) };
-        let mut ended = Vec::new();
+        let (mut ended, mut bytes) = (Vec::new(), 0);
         for id in ids.into_iter().filter(|id| !open.contains(id)) {
-            match part.take(id) {
-                // It ended after this part. It is written with its last entry.
-                Some(whole) if !whole.known.run.status().is_final() => {}
-                Some(whole) => ended.extend(self.prepare(whole).await?),
-                None => {
-                    if let Some(whole) = self.read(id, part.through).await? {
-                        ended.extend(self.prepare(whole).await?);
-                    }
-                }
+            let whole = match part.take(id) {
+                Some(whole) => Some(whole),
+                None => self.read(id, part.through).await?,
+            };
+            // A run of the part that ended after it is written with its last entry.
+            let Some(whole) = whole.filter(|whole| whole.known.run.status().is_final()) else { continue };
+            let Some(run) = self.prepare(whole).await? else { continue };
+            bytes += run.messages.iter().map(|message| message.payload.len()).sum::<usize>();
+            ended.push(run);
+            if bytes > BATCH_BYTES {
+                // The part is not complete. Whoever goes on from its beginning writes the same runs again.
+                self.put(shard, std::mem::take(&mut ended), HistoryPosition { log, through: after }).await?;
+                bytes = 0;
             }
         }
-        let (through, runs) = (part.through, ended.len());
-        self.history.put(shard, ended, HistoryPosition { log, through }).await?;
+        self.put(shard, ended, HistoryPosition { log, through: part.through }).await?;
+        Ok(part.through)
+    }
+
+    async fn put(&self, shard: Shard, ended: Vec<EndedRun>, position: HistoryPosition) -> Result<(), WriteError> {
+        let runs = ended.len();
+        self.history.put(shard, ended, position).await?;
         COUNTS.history_runs.add(runs as u64);
-        Ok(through)
+        Ok(())
     }
 
     /// Reads a run that began before the part, from servers that have the part; `None` if it was erased or has left the

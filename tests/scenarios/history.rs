@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use ::history::{History, HistoryLocation};
 use futures::StreamExt as _;
-use harness::{Client, Fixture, Http, Run, Shards, Yard, call, reason};
+use harness::{Bucket, Client, Fixture, Http, Run, Shards, Yard, call, reason};
 use proto::v1::{self, FloorPolicy, RunEvent};
 use run::{RunId, Shard};
 use serde_json::json;
@@ -21,7 +21,11 @@ const ENOUGH: usize = 1000;
 const PATIENCE: Duration = Duration::from_secs(120);
 
 fn fixture(folder: &Path) -> Fixture {
-    let fixture = Fixture::new(FIXTURE).with("TOOLYARD_HISTORY", format!("file://{}", folder.display()));
+    short(&Fixture::new(FIXTURE).with("TOOLYARD_HISTORY", format!("file://{}", folder.display())))
+}
+
+/// With a log that runs leave soon after their end.
+fn short(fixture: &Fixture) -> Fixture {
     fixture.with("TOOLYARD_LOG_MAX_MESSAGES", MESSAGES).with("TOOLYARD_TAIL_PERCENT", 10)
 }
 
@@ -266,4 +270,34 @@ fn damage(folder: &Path, mark: &[u8]) -> usize {
         damaged += places.len();
     }
     damaged
+}
+
+#[tokio::test]
+async fn a_bucket_keeps_runs_and_a_coordinator_that_is_killed_is_replaced_by_one_that_reads_and_writes_on() {
+    let bucket = Bucket::start().await;
+    let keyed = bucket.coordinators(&Fixture::new(FIXTURE));
+    let keyed = keyed.with("TOOLYARD_HISTORY", "s3://yard/tests");
+    let keyed = keyed.with("TOOLYARD_HISTORY_ENDPOINT", bucket.server.url());
+    let mut yard = Yard::start_with(short(&keyed.with("TOOLYARD_HISTORY_ALLOW_HTTP", "true"))).await;
+    // The key of a worker opens nothing of the history.
+    let workers = bucket.workers(&Fixture::new(FIXTURE), "main");
+    let _worker = workers.worker(&yard.broker.url(), "main", 16).await;
+    yard.client.wait_for_tool("echo").await;
+    let old = create(&yard.client, request("order 7")).await.expect("accepted");
+    let (events, before) = (watch(&old, None).await, get(&yard.client, &old.id).await.expect("it is there"));
+    let ended = last(&yard).await;
+    fill(&yard.client, ENOUGH).await;
+    until_gone(&yard, ended).await;
+    yard.coordinator.kill().await;
+    let next = yard.fixture.coordinator(&yard.broker.url()).await;
+    let client = Client::connect(next.address()).await;
+    assert_eq!(get(&client, &old.id).await.expect("the history has it"), before);
+    assert_eq!(watch(&old.through(&client), None).await, events);
+    let later = create(&client, request("order 8")).await.expect("accepted");
+    let (events, ended) = (watch(&later, None).await, last(&yard).await);
+    fill(&client, ENOUGH).await;
+    until_gone(&yard, ended).await;
+    assert_eq!(watch(&later.through(&client), None).await, events);
+    let keys = bucket.keys("history/").await;
+    assert!(keys.iter().any(|key| key.contains("/shards/")), "{keys:?}");
 }

@@ -43,7 +43,8 @@ pub(crate) struct Args {
     /// The folder that the tools work in
     #[arg(long, value_name = "DIR", default_value = ".")]
     root: PathBuf,
-    /// The folder of the log [default: a temporary folder, removed at the end]
+    /// The folder of the log, and of runs that have ended, which are kept for 30 days [default: a temporary folder with
+    /// the log alone, removed at the end]
     #[arg(long, value_name = "DIR")]
     data_dir: Option<PathBuf>,
     /// Calls that the worker runs at once

@@ -6,6 +6,8 @@ use coordinator::{History, HistoryLocation};
 
 use crate::exit::Failure;
 
+/// How long runs are kept by default.
+pub(crate) const RETENTION: Duration = Duration::from_secs(30 * 86_400);
 /// The longest time for which runs are kept.
 const RETENTION_MAX: Duration = Duration::from_secs(366 * 86_400);
 /// Shorter than the log keeps them anyway.

@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use coordinator::{Coordinator, LogOptions, Webhooks};
+use coordinator::{Coordinator, History, HistoryLocation, LogOptions, Webhooks};
 use hooks::Hooks;
 use local::{Broker, BrokerOptions};
 use nats::Credentials;
@@ -15,6 +15,7 @@ use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
 use crate::exit::Failure;
+use crate::history::RETENTION;
 use crate::sandboxing;
 use crate::server::Server;
 
@@ -38,6 +39,14 @@ pub(crate) enum BrokerPort {
     Free,
 }
 
+/// The history of runs that have ended, beside the log.
+fn kept_in(data: &Path) -> Result<History, Failure> {
+    let unusable = |error: &dyn std::fmt::Display| Failure::Usage(format!("--data-dir: {error}"));
+    std::fs::create_dir_all(data).map_err(|error| unusable(&error))?;
+    let data = data.canonicalize().map_err(|error| unusable(&error))?;
+    History::new(&HistoryLocation::Folder(data.join("runs")), RETENTION).map_err(|error| unusable(&error))
+}
+
 /// The URL under which this machine reaches a listener.
 fn url_of(mut address: SocketAddr) -> String {
     if address.ip().is_unspecified() {
@@ -51,7 +60,7 @@ pub(crate) struct Options {
     pub(crate) listen: SocketAddr,
     pub(crate) open_to_all: bool,
     pub(crate) nats_port: BrokerPort,
-    /// `None`: a temporary folder, gone with the yard.
+    /// `None`: a temporary folder, gone with the yard. Otherwise runs that have ended are kept there too.
     pub(crate) data_dir: Option<PathBuf>,
     /// The folder that the tools work in.
     pub(crate) root: PathBuf,
@@ -85,6 +94,7 @@ impl Yard {
         let table = tools::built_in(tools::Options::new(&root, sandbox))?;
         let names: Vec<String> = table.manifests().map(|tool| tool.name.to_string()).collect();
         let asked = hooks.clone();
+        let history = data_dir.as_deref().map(kept_in).transpose()?;
         let broker = start_broker(data_dir, nats_port).await?;
 
         let options = coordinator::Options {
@@ -99,6 +109,7 @@ impl Yard {
             api: coordinator::ApiOptions { open_to_all, ..coordinator::ApiOptions::default() },
         };
         let bound = Coordinator::bind(options).await?.with_hooks(hooks).with_webhooks(webhooks).await?;
+        let bound = history.into_iter().fold(bound, Coordinator::with_history);
         let address = bound.address();
         let mut coordinator = Part::new("the coordinator");
         let (stop, ready) = (coordinator.stop.clone(), coordinator.ready.clone());

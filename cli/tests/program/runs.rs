@@ -1,6 +1,8 @@
 //! `toolyard runs` and `toolyard submit` against `toolyard dev`.
 
-use crate::process::{Dev, Ended, run, toolyard};
+use std::time::{Duration, Instant};
+
+use crate::process::{Dev, Ended, PATIENCE, run, toolyard};
 
 #[test]
 fn a_call_that_waits_for_its_client_is_answered_by_another_process() {
@@ -174,4 +176,38 @@ fn last_is_the_run_that_the_user_created_last_although_others_created_runs_meanw
 
     assert_eq!(run(&["call", "bash", "command=sleep 100", "--detach"]).code(), 0);
     assert_eq!(run(&["runs", "cancel", "last"]).code(), 0);
+}
+
+/// Whether a file in the folder or below it contains the text.
+fn holds(folder: &std::path::Path, text: &str) -> bool {
+    let found = |entry: std::fs::DirEntry| match entry.file_type() {
+        Ok(kind) if kind.is_dir() => holds(&entry.path(), text),
+        // Files that are merged meanwhile disappear.
+        _ => std::fs::read(entry.path())
+            .is_ok_and(|bytes| bytes.windows(text.len()).any(|piece| piece == text.as_bytes())),
+    };
+    std::fs::read_dir(folder).is_ok_and(|entries| entries.flatten().any(found))
+}
+
+#[test]
+fn dev_keeps_runs_that_have_ended_in_its_folder_and_shows_them_when_the_log_is_gone() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let data = folder.path().join("data");
+    let options = ["--data-dir", data.to_str().expect("a path that is text")];
+    let dev = Dev::with(&options);
+    let created = dev.run(["call", "bash", "command=echo kept-for-later", "-o", "json"]);
+    assert_eq!(created.code(), 0, "{}", created.stderr());
+    let listed = dev.run(["runs", "ls", "-o", "json"]).json().remove(0);
+    let run = listed["run_id"].as_str().expect("a run has an id").to_owned();
+    let began = Instant::now();
+    while !holds(&data.join("runs"), "kept-for-later") {
+        assert!(began.elapsed() < PATIENCE, "it is never written");
+        std::thread::sleep(Duration::from_millis(100));
+    }
+    drop(dev);
+    std::fs::remove_dir_all(data.join("jetstream")).expect("the log is there");
+    let dev = Dev::with(&options);
+    let shown = dev.run(["runs", "watch", &run]);
+    assert_eq!(shown.code(), 0, "{}", shown.stderr());
+    assert!(shown.stdout().contains("kept-for-later"), "{}", shown.stdout());
 }

@@ -30,6 +30,7 @@ mod roles;
 mod scrape;
 mod sdks;
 mod sse;
+mod steady;
 mod stream;
 mod submission;
 mod takeover;
@@ -80,6 +81,8 @@ struct Arguments {
     #[arg(long, default_value_t = 50_000)]
     history_runs: u64,
     #[command(flatten)]
+    steady: steady::Load,
+    #[command(flatten)]
     packages: sdks::Packages,
     /// Be one of the processes that are measured.
     #[command(subcommand)]
@@ -119,6 +122,9 @@ enum Section {
     /// The broker in a memory cgroup at the chart's proportions, to a full log and through a restart. Needs root and
     /// cgroup v1; left out without them unless it is asked for.
     Memory,
+    /// Calls at a steady rate for minutes, with the broker in a memory cgroup and a log that is far too small for all of
+    /// them. Needs what the memory section needs; left out unless it is asked for.
+    Steady,
     /// Rebuilding the index from the log, in memory and in Redis.
     Index,
     /// Erasing runs of which nothing is kept, among 100,000 others.
@@ -246,6 +252,9 @@ async fn measure_all(arguments: &Arguments) -> anyhow::Result<()> {
     }
     if arguments.only.contains(&Section::Memory) || (arguments.only.is_empty() && memory::is_possible()) {
         memory::measure(effort, &mut results).await?;
+    }
+    if arguments.only.contains(&Section::Steady) {
+        steady::measure(arguments.steady, &mut results).await?;
     }
     if wanted(Section::Index) {
         index::measure(effort, &mut results).await?;

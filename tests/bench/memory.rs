@@ -85,10 +85,10 @@ pub(crate) async fn measure(effort: Effort, results: &mut Results) -> anyhow::Re
 }
 
 /// A memory cgroup, removed with its processes gone.
-struct Group(PathBuf);
+pub(crate) struct Group(PathBuf);
 
 impl Group {
-    fn of(limit: u64) -> anyhow::Result<Self> {
+    pub(crate) fn of(limit: u64) -> anyhow::Result<Self> {
         let path = Path::new(CGROUPS).join(format!("toolyard-bench-{}", std::process::id()));
         let needs = || format!("{}: needs root, and the memory controller of cgroup v1 at {CGROUPS}", path.display());
         std::fs::create_dir(&path).with_context(needs)?;
@@ -102,7 +102,7 @@ impl Group {
     }
 
     /// Processes that the kernel killed because of the limit.
-    fn killed(&self) -> anyhow::Result<u64> {
+    pub(crate) fn killed(&self) -> anyhow::Result<u64> {
         let control = std::fs::read_to_string(self.0.join("memory.oom_control"))?;
         let killed = control.lines().find_map(|line| line.strip_prefix("oom_kill "));
         Ok(killed.context("the kernel counts what it kills")?.trim().parse()?)
@@ -124,16 +124,16 @@ impl Drop for Group {
 }
 
 /// A `nats-server` in a group.
-struct Confined {
+pub(crate) struct Confined {
     /// Starts it: the shell joins the group, then becomes the server.
     command: Command,
     port: u16,
     child: Child,
-    _folder: TempDir,
+    folder: TempDir,
 }
 
 impl Confined {
-    async fn start(group: &Group) -> anyhow::Result<Self> {
+    pub(crate) async fn start(group: &Group) -> anyhow::Result<Self> {
         let program = local::find(Program::NatsServer, &Lookup::from_env(), |line| eprintln!("{line}")).await?;
         let (folder, port) = (tempfile::tempdir()?, local::free_port()?);
         let memory = group.number("memory.limit_in_bytes")? / 100 * GO_PERCENT;
@@ -148,13 +148,22 @@ impl Confined {
             .stderr(Stdio::null())
             .kill_on_drop(true);
         let child = command.spawn()?;
-        let mut broker = Self { command, port, child, _folder: folder };
+        let mut broker = Self { command, port, child, folder };
         broker.until(async |broker| async_nats::connect(broker.url()).await.is_ok()).await?;
         Ok(broker)
     }
 
-    fn url(&self) -> String {
+    pub(crate) fn url(&self) -> String {
         format!("nats://127.0.0.1:{}", self.port)
+    }
+
+    pub(crate) fn pid(&self) -> anyhow::Result<u32> {
+        self.child.id().context("the broker runs")
+    }
+
+    /// Where it stores everything.
+    pub(crate) fn folder(&self) -> &Path {
+        self.folder.path()
     }
 
     /// Waits until it does something. Fails if it ends, as when the kernel kills it.
@@ -170,7 +179,7 @@ impl Confined {
         Ok(())
     }
 
-    async fn log(&self) -> anyhow::Result<stream::Stream> {
+    pub(crate) async fn log(&self) -> anyhow::Result<stream::Stream> {
         let context = jetstream::new(async_nats::connect(self.url()).await?);
         Ok(context.get_stream(names::STREAM).await?)
     }
@@ -202,7 +211,7 @@ impl Confined {
         Ok(began.elapsed())
     }
 
-    async fn end(mut self) -> anyhow::Result<()> {
+    pub(crate) async fn end(mut self) -> anyhow::Result<()> {
         Ok(self.child.kill().await?)
     }
 }
@@ -260,7 +269,7 @@ async fn row(broker: &Confined, calls: u64) -> anyhow::Result<Value> {
     let log = context.get_stream(names::STREAM).await?;
     let ids = context.get_stream(format!("KV_{}", names::REQUESTS_BUCKET)).await?;
     let (state, ids) = (&log.cached_info().state, ids.cached_info().state.subjects_count);
-    let pid = broker.child.id().context("the broker runs")?;
+    let pid = broker.pid()?;
     Ok(json!({
         "calls": calls,
         "log_messages": state.messages,
@@ -273,6 +282,6 @@ async fn row(broker: &Confined, calls: u64) -> anyhow::Result<Value> {
 }
 
 #[allow(clippy::cast_precision_loss, reason = "far below 2^52")]
-fn mib(bytes: u64) -> f64 {
+pub(crate) fn mib(bytes: u64) -> f64 {
     rounded(bytes as f64 / MIB)
 }

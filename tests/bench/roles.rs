@@ -20,6 +20,9 @@ pub(crate) enum Role {
         nats_url: String,
         #[arg(long, default_value_t = LOG_BYTES_MAX)]
         log_max_bytes: i64,
+        /// The part of the log that runs which have ended may take.
+        #[arg(long, default_value_t = coordinator::Tail::default().percent)]
+        tail_percent: u8,
     },
     /// Some workers in one process.
     #[command(hide = true)]
@@ -72,9 +75,10 @@ pub(crate) async fn serve(role: Role) -> anyhow::Result<()> {
     let stop = CancellationToken::new();
     let admin = std::env::var("TOOLYARD_ADMIN_LISTEN").ok().map(|address| address.parse()).transpose()?;
     match role {
-        Role::Coordinator { nats_url, log_max_bytes } => {
+        Role::Coordinator { nats_url, log_max_bytes, tail_percent } => {
             let listen = ([127, 0, 0, 1], 0).into();
-            let log = coordinator::LogOptions { bytes_max: log_max_bytes, ..coordinator::LogOptions::default() };
+            let tail = coordinator::Tail { percent: tail_percent, ..coordinator::Tail::default() };
+            let log = coordinator::LogOptions { bytes_max: log_max_bytes, tail, ..coordinator::LogOptions::default() };
             let redis_url = std::env::var("TOOLYARD_REDIS_URL").ok();
             let options = coordinator::Options {
                 nats_url,

@@ -351,6 +351,7 @@ fn check_run(run: &v1::CreateRunRequest) -> Result<(), RequestError> {
             "cannot have `not_before`: the times of the schedule say when its calls run",
         ),
         ("request_tools", !run.request_tools.is_empty(), "cannot be set: use tools of workers"),
+        ("parent", run.parent.is_some(), "cannot be set: a schedule lasts longer than a call"),
         ("store", run.store == Some(false), "cannot be false: a run that is erased could be fired again"),
     ];
     match wrong.into_iter().find(|(_, is_wrong, _)| *is_wrong) {

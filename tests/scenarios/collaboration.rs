@@ -220,6 +220,11 @@ async fn a_broadcast_ends_with_its_quorum_and_lists_what_failed_and_what_is_pend
     let outcomes = check::outcomes(&events);
     let states: Vec<CallState> = ["m0", "m1", "m2"].map(|id| outcomes[id].state()).to_vec();
     assert_eq!(states, [CallState::Completed, CallState::Failed, CallState::Cancelled]);
+    // The others continue, so their run does not end with the call that made it.
+    let some = ship.call("task_broadcast", json!({ "tag": "crew", "quorum": 1 })).await;
+    let going = Run { id: some["run_id"].as_str().expect("an id").to_owned(), ..child.clone() };
+    assert_eq!((going.get().await.parent, child.get().await.parent.is_some()), (None, true));
+    going.cancel("it is late").await;
     let all = ship.call("task_broadcast", json!({ "tag": "crew", "tool": "crew_[af]*", "timeout_s": 30 })).await;
     assert_eq!((&all["completed"], &all["failed"], &all["pending"]), (&json!(1), &json!(1), &json!(0)), "{all}");
     let late = ship.call("task_broadcast", json!({ "tag": "crew", "timeout_s": 1 })).await;

@@ -419,3 +419,26 @@ async fn a_call_that_a_hook_answers_is_not_executed_and_only_the_hooks_outside_i
     }
     assert!(!path.exists());
 }
+
+#[tokio::test]
+async fn answers_of_hooks_that_are_too_large_together_fail_their_calls_and_no_other() {
+    let large = r#"cat >/dev/null; text=$(head -c 200000 /dev/zero | tr '\0' x)"#;
+    let answer = r#"echo "{\"decision\":\"answer\",\"result\":[{\"text\":\"$text\"}]}""#;
+    let file = File::new().hook("cache", "pre_tool_use", "notes", &format!("{large}; {answer}"));
+    let yard = file.yard().await;
+    let _worker = yard.worker().await;
+    let notes = |id: &str| v1::NewCall { tool: "notes".to_owned(), ..writes(id, &file.path("written")) };
+    let calls = vec![notes("a"), notes("b"), notes("c"), notes("d"), notes("e"), echo("f", "hello")];
+    let events = yard.client.execute(calls).await.to_end().await;
+    check::whole(&events, true);
+    let outcomes = check::outcomes(&events);
+    for id in ["a", "b", "c"] {
+        assert_eq!(outcomes[id].state(), CallState::Completed, "{id}");
+    }
+    for id in ["d", "e"] {
+        let (kind, message) = error(&outcomes[id]);
+        assert_eq!(kind, CallErrorKind::HookFailed, "{id}");
+        assert!(message.contains("for which the request has no room left"), "{message}");
+    }
+    assert_eq!(check::text(&outcomes["f"]), "hello");
+}

@@ -49,6 +49,7 @@ impl Runs {
             }
         });
         let answers: Vec<_> = answers.buffered(CALLS_ASKED_MAX).collect().await;
+        let mut room = room(calls);
         for (call, answer) in calls.iter_mut().zip(answers) {
             let Admitted { arguments, left_to_client, answer } = match answer {
                 Ok(admitted) => admitted,
@@ -62,12 +63,12 @@ impl Runs {
                 // Nothing of it is to be delayed.
                 call.not_before = None;
             }
-            match answer {
-                Some(answer) if answer.result.iter().map(Content::size).sum::<usize>() > ANSWER_BYTES_MAX => {
-                    call.refusal = Some(oversized(&answer));
+            match answer.map(|answer| within(&mut room, answer)).transpose() {
+                Ok(answer) => call.answer = answer,
+                Err(error) => {
+                    call.refusal = Some(error);
                     continue;
                 }
-                answer => call.answer = answer,
             }
             match arguments {
                 None => {}
@@ -225,10 +226,31 @@ fn question(call: &mut RequestedCall, spec: CallSpec, scope: &Scope<'_>, run: Ru
     })
 }
 
-fn oversized(HookAnswer { hook, result }: &HookAnswer) -> CallError {
-    let size: usize = result.iter().map(Content::size).sum();
-    let message = format!("hook {hook} answered with {size} bytes; the limit is {ANSWER_BYTES_MAX} bytes");
-    CallError::new(ErrorKind::HookFailed, message)
+/// Bytes that answers of hooks may take beside the calls of a request.
+fn room(calls: &[RequestedCall]) -> usize {
+    let size = |call: &RequestedCall| {
+        let metadata: usize = call.metadata.iter().map(|(key, value)| key.len() + value.len()).sum();
+        call.arguments.len() + metadata + call.context.size()
+    };
+    limit::OPENING_BYTES_MAX.saturating_sub(calls.iter().map(size).sum())
+}
+
+/// Takes room for an answer.
+fn within(room: &mut usize, answer: HookAnswer) -> Result<HookAnswer, CallError> {
+    let (hook, parts) = (&answer.hook, answer.result.len());
+    // A part takes some bytes whatever it contains.
+    let size = answer.result.iter().map(Content::size).sum::<usize>() + 16 * parts;
+    let why = if parts > limit::RESULT_PARTS_MAX {
+        format!("hook {hook} answered with {parts} parts; the limit is {} parts", limit::RESULT_PARTS_MAX)
+    } else if size > ANSWER_BYTES_MAX {
+        format!("hook {hook} answered with {size} bytes; the limit is {ANSWER_BYTES_MAX} bytes")
+    } else if size > *room {
+        format!("hook {hook} answered with {size} bytes, for which the request has no room left")
+    } else {
+        *room -= size;
+        return Ok(answer);
+    };
+    Err(CallError::new(ErrorKind::HookFailed, why))
 }
 
 fn too_large(size: usize) -> CallError {

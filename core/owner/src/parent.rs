@@ -9,8 +9,8 @@ use crate::shard::ShardState;
 /// The reason of the cancellation.
 pub(crate) const PARENT_ENDED: &str = "the call that made this run has ended";
 
-/// Whether an open run was made by a call that has ended. Calls of other tenants count as ended, so that nobody learns
-/// more of them.
+/// Whether an open run was made by a call that has ended. Runs of other tenants count as ended, so that nobody learns
+/// more of them. A call that is not in its run may have been added by an entry that this release cannot read.
 pub(crate) fn is_orphan(shard: &ShardState, run: &Run) -> bool {
     let Some(parent) = run.parent().filter(|parent| parent.run.shard() == run.id().shard()) else { return false };
     // All open runs of the shard are known, unless a newer release opened them.
@@ -18,6 +18,5 @@ pub(crate) fn is_orphan(shard: &ShardState, run: &Run) -> bool {
         return false;
     }
     let above = shard.run(parent.run).map(|known| &known.run).filter(|above| above.tenant() == run.tenant());
-    let call = above.and_then(|above| above.find(&parent.call));
-    call.is_none_or(|call| call.outcome().is_some())
+    above.is_none_or(|above| above.find(&parent.call).is_some_and(|call| call.outcome().is_some()))
 }

@@ -23,6 +23,8 @@ pub(crate) enum Place {
         may_restart: bool,
     },
     Client,
+    /// A hook answered it.
+    Answered,
     Nowhere,
 }
 
@@ -151,7 +153,8 @@ fn place(route: &Route) -> Place {
                 && (policy.repeatable || policy.attempts_max > 1),
         },
         Route::Client => Place::Client,
-        Route::Refused(_) | Route::Answered(_) => Place::Nowhere,
+        Route::Answered(_) => Place::Answered,
+        Route::Refused(_) => Place::Nowhere,
     }
 }
 

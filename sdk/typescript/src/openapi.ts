@@ -1640,7 +1640,7 @@ export interface components {
             files?: components["schemas"]["RunFile"][];
             /** @description Leave the run open for AppendCalls, until CloseRun. */
             keep_open?: boolean;
-            /** @description The call that makes this run, if a tool or an agent does: once that call has ended, however it ended, the run is cancelled. The call must be of the same tenant and open; otherwise the run is cancelled at once. */
+            /** @description The call that makes this run, if a tool or an agent does: within about a second after that call has ended, however it ended, the run is cancelled. So is a run whose parent is not in an open run of the same tenant; its calls may have begun by then. */
             parent?: components["schemas"]["ParentCall"];
             /** @description Makes the request idempotent: an id that the caller chooses, 1 to 128 bytes. A request that is repeated with the same id, to any coordinator and for as long as the log is kept, returns the run of the first one. A different request with the same id is refused with ALREADY_EXISTS, reason REQUEST_ID_TAKEN. Each tenant has ids of its own. */
             request_id?: string;
@@ -3045,7 +3045,7 @@ export interface components {
             keep_open?: boolean;
             /** @enum {string} */
             on_disconnect?: "cancel" | "continue";
-            /** @description The call that makes this run, if a tool or an agent does: once that call has ended, however it ended, the run is cancelled. The call must be of the same tenant and open; otherwise the run is cancelled at once. */
+            /** @description The call that makes this run, if a tool or an agent does: within about a second after that call has ended, however it ended, the run is cancelled. So is a run whose parent is not in an open run of the same tenant; its calls may have begun by then. */
             parent?: components["schemas"]["ParentCall"];
             /** @description Makes the request idempotent: an id that the caller chooses, 1 to 128 bytes. A request that is repeated with the same id, to any coordinator and for as long as the log is kept, returns the run of the first one. A different request with the same id is refused with ALREADY_EXISTS, reason REQUEST_ID_TAKEN. Each tenant has ids of its own. */
             request_id?: string;

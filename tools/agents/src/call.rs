@@ -66,7 +66,7 @@ impl AgentTool {
                 if context.is_cancelled() {
                     stop_with_parent(context, &client, &run_id).await;
                 } else if !error.is_retryable() {
-                    // Nothing goes on with it. It ends at its own deadline if this fails, as after the last attempt.
+                    // Nothing goes on with it. A coordinator does it if this fails, as after the last attempt.
                     drop(client.cancel_run(&run_id, "the agent of this run failed").await);
                 }
                 Err(error)

@@ -131,12 +131,13 @@ impl Fleet {
         Ok(listed.tools.into_iter().filter(is_meant).map(|tool| tool.name).collect())
     }
 
-    /// Makes a run of these calls, below the run of a call.
+    /// Makes a run of these calls, below the run of a call. `outlives`: it goes on when the call has ended.
     pub(crate) async fn open<'a>(
         &self,
         context: &'a Context,
         members: &[Member],
         timeout: Duration,
+        outlives: bool,
     ) -> Result<Child<'a>, ToolError> {
         if members.is_empty() {
             return Err(ToolError::bad_input("", "no tool is selected: list the tools first"));
@@ -151,6 +152,8 @@ impl Fleet {
         let metadata = below(context)?;
         let client = self.client().await?;
         let request = request(context, &client, members, (timeout, metadata)).await?;
+        let parent = (!outlives).then(|| parent_call(context));
+        let request = v1::CreateRunRequest { parent, ..request };
         let (watch, total) = match client.execute(request).await {
             Ok(watch) => (watch, members.len()),
             Err(Error::Refused(status)) if client::reason(&status) == Some(Reason::RequestIdTaken) => {
@@ -231,7 +234,6 @@ async fn request(
         calls: calls.collect(),
         timeout: timeout.try_into().ok(),
         request_id: child_id(context),
-        parent: Some(parent_call(context)),
         tenant: parent.tenant,
         ..v1::CreateRunRequest::default()
     })
@@ -270,7 +272,7 @@ pub fn child_id(context: &Context) -> String {
 pub async fn stop_with_parent(context: &Context, client: &Client, run_id: &str) {
     let is_over = timeout(PARENT_PATIENCE, parent_is_over(context, client)).await;
     if matches!(is_over, Ok(Ok(true))) && !run_id.is_empty() {
-        // It ends at its own deadline if this fails.
+        // If this fails, a coordinator does it, unless the run may go on: then it ends at its own deadline.
         drop(client.cancel_run(run_id, "the call that made this run is cancelled").await);
     }
 }

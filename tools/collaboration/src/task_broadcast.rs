@@ -89,7 +89,7 @@ impl Tool for TaskBroadcast {
         let arguments = Value::Object(arguments).to_string();
         let members: Vec<Member> =
             names.into_iter().map(|tool| Member { tool, arguments: arguments.clone() }).collect();
-        let mut child = self.0.open(context, &members, timeout).await?;
+        let mut child = self.0.open(context, &members, timeout, quorum < total && !cancel_rest).await?;
         // With a quorum of all, those that fail are waited for as well.
         child.follow(|transcript| quorum < total && count(transcript, CallState::Completed) >= quorum).await?;
         let completed = child.count(CallState::Completed);

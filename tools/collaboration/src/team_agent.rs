@@ -106,7 +106,7 @@ impl Tool for TeamAgent {
     async fn call(&self, context: &Context, team: Team) -> Result<Output, ToolError> {
         let timeout = Duration::from_secs(u64::from(team.timeout_s.unwrap_or(TIMEOUT_S)));
         let members = self.members(team.members).await?;
-        let mut child = self.0.open(context, &members, timeout).await?;
+        let mut child = self.0.open(context, &members, timeout, false).await?;
         child.follow(|_| false).await?;
         Output::json(&json!({
             "run_id": child.run_id(),

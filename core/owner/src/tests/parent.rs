@@ -49,7 +49,7 @@ fn a_run_is_cancelled_once_when_the_call_that_made_it_has_ended() {
 }
 
 #[test]
-fn a_run_is_cancelled_if_no_open_run_of_its_tenant_has_the_call_that_made_it() {
+fn a_run_is_cancelled_if_the_call_that_made_it_is_in_no_open_run_of_its_tenant() {
     let mut story = Story::begin();
     let (above, below) = (run_id(ABOVE), run_id(BELOW));
     story.log(below, vec![made_by(above, None)]);
@@ -58,10 +58,6 @@ fn a_run_is_cancelled_if_no_open_run_of_its_tenant_has_the_call_that_made_it() {
     story.log(above, vec![opening(vec![spec("above")])]);
     story.log(below, vec![made_by(above, Some("stranger"))]);
     assert_eq!(cancelled(&story.check_workers()), [below], "it is another tenant's");
-    let mut story = Story::begin();
-    story.log(above, vec![opening(vec![spec("else")])]);
-    story.log(below, vec![made_by(above, None)]);
-    assert_eq!(cancelled(&story.check_workers()), [below], "there is no such call");
 }
 
 #[test]
@@ -72,6 +68,11 @@ fn a_run_stays_while_it_is_not_known_whether_the_call_that_made_it_has_ended() {
     let noted = story.owner.handle_unreadable((above, SubjectKind::Run), 1, story.now, || false);
     assert!(matches!(noted, Noted::Kept), "{noted:?}");
     story.sequence = 1;
+    story.log(below, vec![made_by(above, None)]);
+    assert!(cancelled(&story.check_workers()).is_empty());
+    // The call may have been added by an entry of a newer release.
+    let mut story = Story::begin();
+    story.log(above, vec![opening(vec![spec("else")])]);
     story.log(below, vec![made_by(above, None)]);
     assert!(cancelled(&story.check_workers()).is_empty());
     // The owner of another shard knows whether this one has ended.

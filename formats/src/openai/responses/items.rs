@@ -31,7 +31,7 @@ impl Carrier {
     pub(super) fn of(call: &Call) -> Self {
         match (&call.place, call.item.as_deref()) {
             (Place::Nowhere, _) => Self::Mcp,
-            (Place::Pool { .. }, _) => call.kinds().find_map(Self::of_tool).unwrap_or(Self::Mcp),
+            (Place::Pool { .. } | Place::Answered, _) => call.kinds().find_map(Self::of_tool).unwrap_or(Self::Mcp),
             (Place::Client, Some("custom_tool_call")) => Self::Custom,
             (Place::Client, Some("local_shell_call")) => Self::LocalShell,
             (Place::Client, Some("shell_call")) => Self::ClientShell,
@@ -137,7 +137,7 @@ fn object(arguments: &str) -> Value {
 fn server_label(call: &Call) -> &str {
     match &call.place {
         Place::Pool { name, .. } => name,
-        Place::Client | Place::Nowhere => NAME,
+        Place::Client | Place::Answered | Place::Nowhere => NAME,
     }
 }
 

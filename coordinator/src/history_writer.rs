@@ -154,7 +154,7 @@ impl HistoryWriter {
             bytes += run.messages.iter().map(|message| message.payload.len()).sum::<usize>();
             ended.push(run);
             if bytes > BATCH_BYTES {
-                // The part is not complete. Whoever goes on from its beginning writes the same runs again.
+                // The part is not complete: after a crash, the next writer begins with it again.
                 self.put(shard, std::mem::take(&mut ended), HistoryPosition { log, through: after }).await?;
                 bytes = 0;
             }

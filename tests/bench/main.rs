@@ -122,8 +122,8 @@ enum Section {
     /// The broker in a memory cgroup at the chart's proportions, to a full log and through a restart. Needs root and
     /// cgroup v1; left out without them unless it is asked for.
     Memory,
-    /// Calls at a steady rate for minutes, with the broker in a memory cgroup and a log that is far too small for all of
-    /// them. Needs what the memory section needs; left out unless it is asked for.
+    /// Calls at a steady rate for minutes, with the broker in a memory cgroup and a log that is far too small for all
+    /// of them. Needs what the memory section needs; left out unless it is asked for.
     Steady,
     /// Rebuilding the index from the log, in memory and in Redis.
     Index,

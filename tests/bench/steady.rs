@@ -3,13 +3,11 @@
 
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use proto::v1::run_service_client::RunServiceClient;
 use serde_json::{Value, json};
 use tokio::sync::Semaphore;
-use tonic::transport::Channel;
 
 use crate::execute;
 use crate::measure::{self, Latencies, rounded};
@@ -17,6 +15,7 @@ use crate::memory::{Confined, Group, mib};
 use crate::process::Usage;
 use crate::results::Results;
 use crate::roles;
+use crate::submission::Submission;
 
 /// The broker's memory.
 const LIMIT: u64 = 512 << 20;
@@ -26,8 +25,6 @@ const LOG_BYTES: u64 = 1 << 30;
 const TAIL_PERCENT: u8 = 10;
 /// Calls under way beyond which no more begin; those are counted as not made.
 const UNDER_WAY_MAX: usize = 4096;
-/// A coordinator serves 256 requests of a connection at once.
-const CONNECTIONS: usize = UNDER_WAY_MAX / 256;
 const MINUTE: Duration = Duration::from_secs(60);
 /// Errors that are printed; all are counted.
 const ERRORS_SHOWN: u64 = 5;
@@ -63,21 +60,15 @@ pub(crate) async fn measure(load: Load, results: &mut Results) -> anyhow::Result
     let of_coordinator = ["coordinator", &broker.url(), "--log-max-bytes", &log, "--tail-percent", &tail];
     let coordinator = roles::start(&of_coordinator, &[]).await?;
     let worker = roles::start(&["workers", &broker.url(), "512", "1", "0"], &[]).await?;
-    let mut clients = Vec::new();
-    for _ in 0..CONNECTIONS {
-        clients.push(execute::connect(&coordinator.ready).await?);
-    }
-    execute::until_known(&clients[0]).await?;
-    let (clients, counts) = (Arc::new(clients), Arc::new(Counts::default()));
+    let client = execute::connect(&coordinator.ready).await?;
+    execute::until_known(&client).await?;
+    let (stream, counts) = (Arc::new(Submission::open(client).await?), Arc::new(Counts::default()));
     let under_way = Arc::new(Semaphore::new(UNDER_WAY_MAX));
     let mut rows = Vec::new();
     for minute in 1..=load.steady_minutes {
-        let (clients, counts, under_way) = (Arc::clone(&clients), Arc::clone(&counts), Arc::clone(&under_way));
-        let (mut latencies, turn, of_minute) = (Latencies::new(), AtomicUsize::default(), Arc::clone(&counts));
-        let call = move || {
-            let client = &clients[turn.fetch_add(1, Ordering::Relaxed) % CONNECTIONS];
-            call(client.clone(), &counts, &under_way)
-        };
+        let (stream, counts, under_way) = (Arc::clone(&stream), Arc::clone(&counts), Arc::clone(&under_way));
+        let (mut latencies, of_minute) = (Latencies::new(), Arc::clone(&counts));
+        let call = move || call(&stream, &counts, &under_way);
         measure::open_loop(f64::from(load.steady_rate), MINUTE, &mut latencies, call).await?;
         let [completed, failed, not_made] = of_minute.take();
         let log = broker.log().await?.cached_info().state.clone();
@@ -105,19 +96,22 @@ pub(crate) async fn measure(load: Load, results: &mut Results) -> anyhow::Result
     broker.end().await
 }
 
-/// A call, unless too many are under way.
+/// A call on a stream that all share, unless too many are under way.
 fn call(
-    client: RunServiceClient<Channel>,
+    stream: &Submission,
     counts: &Arc<Counts>,
     under_way: &Arc<Semaphore>,
 ) -> impl Future<Output = anyhow::Result<()>> + Send + use<> {
     let (counts, place) = (Arc::clone(counts), Arc::clone(under_way).try_acquire_owned());
+    let call = place.is_ok().then(|| stream.call("noop"));
     async move {
-        let Ok(_place) = place else {
+        let Some(call) = call else {
             counts.not_made.fetch_add(1, Ordering::Relaxed);
             return Ok(());
         };
-        match execute::noop(client).await {
+        let ended = call.await;
+        drop(place);
+        match ended {
             Ok(()) => _ = counts.completed.fetch_add(1, Ordering::Relaxed),
             Err(error) => {
                 if counts.failed.fetch_add(1, Ordering::Relaxed) < ERRORS_SHOWN {

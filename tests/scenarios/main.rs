@@ -8,6 +8,7 @@ mod acceptance_tools;
 mod admin;
 mod agent_children;
 mod agent_loop;
+mod agent_parents;
 mod agent_templates;
 mod agents;
 mod alerts;

@@ -120,7 +120,9 @@ impl ShardWork {
             Flaw::ForgottenNotifications => notifications = Vec::new(),
             _ => {}
         }
-        let snapshot = Arc::new(Snapshot { through, open: state.snapshot().collect(), erasures, notifications });
+        // Nothing is carried here, so runs that have ended are not read again, and may be erased.
+        let open = state.snapshot().filter(|(run, _)| state.half_carried_last(*run).is_none()).collect();
+        let snapshot = Arc::new(Snapshot { through, open, erasures, notifications });
         let revision = (net.flaw != Flaw::UnfencedSnapshot).then_some(self.revision);
         net.send(Node::Broker, Message::WriteSnapshot { token, shard, snapshot, revision });
         self.writing = Some(Writing { token, claim, through, since: net.now });

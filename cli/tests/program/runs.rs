@@ -197,9 +197,15 @@ fn dev_keeps_runs_that_have_ended_in_its_folder_and_shows_them_when_the_log_is_g
     let dev = Dev::with(&options);
     let created = dev.run(["call", "bash", "command=echo kept-for-later", "-o", "json"]);
     assert_eq!(created.code(), 0, "{}", created.stderr());
-    let listed = dev.run(["runs", "ls", "-o", "json"]).json().remove(0);
-    let run = listed["run_id"].as_str().expect("a run has an id").to_owned();
     let began = Instant::now();
+    let run = loop {
+        // The list may be a moment behind.
+        let listed = dev.run(["runs", "ls", "-o", "json"]).json();
+        if let Some(run) = listed.first().and_then(|run| run["run_id"].as_str()) {
+            break run.to_owned();
+        }
+        assert!(began.elapsed() < PATIENCE, "it is never listed");
+    };
     while !holds(&data.join("runs"), "kept-for-later") {
         assert!(began.elapsed() < PATIENCE, "it is never written");
         std::thread::sleep(Duration::from_millis(100));

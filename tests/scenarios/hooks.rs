@@ -363,7 +363,7 @@ fn around() -> File {
     for (name, answer) in [
         ("a", r#""allow""#),
         ("b", r#""answer","result":[{"text":"kept"}]"#),
-        ("c", r#""deny","reason":"nobody asks c""#),
+        ("c", r#""deny","reason":"c is never asked""#),
     ] {
         let command = json!(["sh", "-c", note(name, answer)]);
         file = file

@@ -231,6 +231,7 @@ pub(crate) fn accept(calls: Vec<RequestedCall>, scope: &Scope<'_>) -> Vec<Arc<Ca
     });
     let mut specs: Vec<_> = with_forms.collect();
     limits::refuse_beyond(&mut specs, scope);
+    limits::refuse_large_answers(&mut specs);
     specs.into_iter().map(Arc::new).collect()
 }
 

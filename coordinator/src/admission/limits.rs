@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
 use formats::tools::Format;
+use run::limit::{ARGUMENTS_BYTES_MAX, OPENING_BYTES_MAX, RESULT_PARTS_MAX};
 use run::{CallError, CallSpec, ErrorKind, Route, Rules, Run, ToolName};
 
 use crate::admission::accept::{Offer, Scope};
@@ -60,6 +61,35 @@ pub(crate) fn refuse_beyond<'calls>(calls: impl IntoIterator<Item = &'calls mut 
         call.route = Route::Refused(CallError::new(ErrorKind::LimitExceeded, message));
         (call.approval, call.required_hooks) = (None, Vec::new());
         call.context = run::Fields::default();
+    }
+}
+
+/// The largest answer of a hook: it is stored with the call, as its arguments are.
+const ANSWER_BYTES_MAX: usize = ARGUMENTS_BYTES_MAX;
+
+/// Refuses calls that hooks answered with too much, or with more than the request has room for. Without this, the
+/// request would be refused as a whole.
+pub(crate) fn refuse_large_answers(calls: &mut [CallSpec]) {
+    if !calls.iter().any(|call| matches!(call.route, Route::Answered(_))) {
+        return;
+    }
+    let answer = |call: &CallSpec| if let Route::Answered(answer) = &call.route { answer.size() } else { 0 };
+    let beside: usize = calls.iter().map(|call| call.size() - answer(call)).sum();
+    let mut room = OPENING_BYTES_MAX.saturating_sub(beside);
+    for call in calls {
+        let Route::Answered(answer) = &call.route else { continue };
+        let (hook, size, parts) = (&answer.hook, answer.size(), answer.result.len());
+        let why = if parts > RESULT_PARTS_MAX {
+            format!("hook {hook} answered with {parts} parts; the limit is {RESULT_PARTS_MAX} parts")
+        } else if size > ANSWER_BYTES_MAX {
+            format!("hook {hook} answered with {size} bytes; the limit is {ANSWER_BYTES_MAX} bytes")
+        } else if size > room {
+            format!("hook {hook} answered with {size} bytes, for which the request has no room left: make fewer calls")
+        } else {
+            room -= size;
+            continue;
+        };
+        call.route = Route::Refused(CallError::new(ErrorKind::HookFailed, why));
     }
 }
 

@@ -5,9 +5,7 @@ use std::sync::Arc;
 use ::hooks::{Admitted, CallStage, HookPoint, HookRequest};
 use futures::StreamExt as _;
 use futures::stream;
-use run::{
-    CallError, CallSpec, Content, Decider, Decision, ErrorKind, Event, HookAnswer, Route, Run, RunId, TenantId, limit,
-};
+use run::{CallError, CallSpec, Decider, Decision, ErrorKind, Event, HookAnswer, Route, Run, RunId, TenantId, limit};
 
 use super::{NewRun, Runs};
 use crate::admission::accept::{self, RequestedCall, Scope};
@@ -19,8 +17,6 @@ use owner::Known;
 
 /// The most calls of one request for which hooks run at once.
 const CALLS_ASKED_MAX: usize = 16;
-/// The largest result of a hook that answers a call: it is stored with the call, as its arguments are.
-const ANSWER_BYTES_MAX: usize = limit::ARGUMENTS_BYTES_MAX;
 
 impl Runs {
     /// Runs hooks on the calls of a new run.
@@ -49,7 +45,6 @@ impl Runs {
             }
         });
         let answers: Vec<_> = answers.buffered(CALLS_ASKED_MAX).collect().await;
-        let mut room = room(calls);
         for (call, answer) in calls.iter_mut().zip(answers) {
             let Admitted { arguments, left_to_client, answer } = match answer {
                 Ok(admitted) => admitted,
@@ -63,13 +58,7 @@ impl Runs {
                 // Nothing of it is to be delayed.
                 call.not_before = None;
             }
-            match answer.map(|answer| within(&mut room, answer)).transpose() {
-                Ok(answer) => call.answer = answer,
-                Err(error) => {
-                    call.refusal = Some(error);
-                    continue;
-                }
-            }
+            call.answer = answer;
             match arguments {
                 None => {}
                 // The call keeps its own arguments, or the whole request would be too large to be stored.
@@ -224,33 +213,6 @@ fn question(call: &mut RequestedCall, spec: CallSpec, scope: &Scope<'_>, run: Ru
         arguments: spec.arguments,
         happened: CallStage::Asked,
     })
-}
-
-/// Bytes that answers of hooks may take beside the calls of a request.
-fn room(calls: &[RequestedCall]) -> usize {
-    let size = |call: &RequestedCall| {
-        let metadata: usize = call.metadata.iter().map(|(key, value)| key.len() + value.len()).sum();
-        call.arguments.len() + metadata + call.context.size()
-    };
-    limit::OPENING_BYTES_MAX.saturating_sub(calls.iter().map(size).sum())
-}
-
-/// Takes room for an answer.
-fn within(room: &mut usize, answer: HookAnswer) -> Result<HookAnswer, CallError> {
-    let (hook, parts) = (&answer.hook, answer.result.len());
-    // A part takes some bytes whatever it contains.
-    let size = answer.result.iter().map(Content::size).sum::<usize>() + 16 * parts;
-    let why = if parts > limit::RESULT_PARTS_MAX {
-        format!("hook {hook} answered with {parts} parts; the limit is {} parts", limit::RESULT_PARTS_MAX)
-    } else if size > ANSWER_BYTES_MAX {
-        format!("hook {hook} answered with {size} bytes; the limit is {ANSWER_BYTES_MAX} bytes")
-    } else if size > *room {
-        format!("hook {hook} answered with {size} bytes, for which the request has no room left")
-    } else {
-        *room -= size;
-        return Ok(answer);
-    };
-    Err(CallError::new(ErrorKind::HookFailed, why))
 }
 
 fn too_large(size: usize) -> CallError {

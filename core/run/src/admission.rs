@@ -12,7 +12,6 @@ use crate::id::{CallId, Timestamp};
 use crate::limit::{
     ARGUMENTS_BYTES_MAX, CALLS_PER_RUN_MAX, CONTEXT_BYTES_MAX, METADATA_BYTES_MAX, OPENING_BYTES_MAX, RUN_LIFE_MAX,
 };
-use crate::object::File;
 
 pub(crate) fn check_new_calls(known: &[Call], new: &[Arc<CallSpec>]) -> Result<(), CommandError> {
     let count = known.iter().filter(|call| !call.is_question()).count() + new.len();
@@ -35,8 +34,7 @@ pub(crate) fn check_new_calls(known: &[Call], new: &[Arc<CallSpec>]) -> Result<(
             return Err(CommandError::MetadataTooLarge { call: spec.id.clone(), size, limit });
         }
         check_context(Some(&spec.id), &spec.context)?;
-        size += spec.arguments.len() + metadata + spec.context.size();
-        size += spec.files.iter().map(File::size).sum::<usize>();
+        size += spec.size();
     }
     if size > OPENING_BYTES_MAX {
         return Err(CommandError::RequestTooLarge { size, limit: OPENING_BYTES_MAX });

@@ -242,6 +242,15 @@ impl CallSpec {
             priority: None,
         }
     }
+
+    /// Bytes that the call takes of the request that makes it.
+    #[must_use]
+    pub fn size(&self) -> usize {
+        let metadata: usize = self.metadata.iter().map(|(key, value)| key.len() + value.len()).sum();
+        let files: usize = self.files.iter().map(File::size).sum();
+        let answer = if let Route::Answered(answer) = &self.route { answer.size() } else { 0 };
+        self.arguments.len() + metadata + self.context.size() + files + answer
+    }
 }
 
 /// What a call does while no worker of its pool is alive.
@@ -279,6 +288,14 @@ pub struct HookAnswer {
     /// The name of the hook.
     pub hook: String,
     pub result: Vec<Content>,
+}
+
+impl HookAnswer {
+    /// Bytes, as limits count them. A part takes some whatever it contains.
+    #[must_use]
+    pub fn size(&self) -> usize {
+        self.result.iter().map(|part| part.size() + 16).sum()
+    }
 }
 
 /// One execution of a call. The number is the fence; the nonce distinguishes two attempts of the same number.

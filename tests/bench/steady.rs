@@ -1,4 +1,4 @@
-//! Hours in short: calls at a steady rate for long, at a broker whose memory and disk are limited. The log is far too
+//! Calls at a steady rate for a long time, at a broker whose memory and disk are limited. The log is far too
 //! small for all of them, so it must become shorter as fast as it grows.
 
 use std::path::Path;
@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use serde_json::{Value, json};
+use serde_json::json;
 use tokio::sync::Semaphore;
 
 use crate::execute;
@@ -77,8 +77,9 @@ pub(crate) async fn measure(load: Load, results: &mut Results) -> anyhow::Result
             "completed": completed,
             "failed": failed,
             "not_made": not_made,
-            "p50_ms": latencies.ms(0.5),
-            "p99_ms": latencies.ms(0.99),
+            // Calls that were not made or failed took no time, so latencies beside them would say too little.
+            "p50_ms": (failed + not_made == 0).then(|| latencies.ms(0.5)),
+            "p99_ms": (failed + not_made == 0).then(|| latencies.ms(0.99)),
             "log_messages": log.messages,
             "log_mib": mib(log.bytes),
             "broker_disk_mib": mib(size(broker.folder())),
@@ -90,7 +91,9 @@ pub(crate) async fn measure(load: Load, results: &mut Results) -> anyhow::Result
         rows.push(row);
     }
     results.set("steady.calls_per_s_asked", load.steady_rate);
-    results.set("steady.calls_per_s", rate(&rows));
+    let completed: f64 = rows.iter().filter_map(|row| row["completed"].as_f64()).sum();
+    let seconds = MINUTE.as_secs_f64() * f64::from(load.steady_minutes.max(1));
+    results.set("steady.calls_per_s", rounded(completed / seconds));
     results.set("steady.broker_killed_by_the_kernel", group.killed()?);
     results.set("steady.minutes", rows);
     broker.end().await
@@ -121,13 +124,6 @@ fn call(
         }
         Ok(())
     }
-}
-
-/// Calls a second that completed, in all minutes.
-fn rate(rows: &[Value]) -> f64 {
-    let completed: f64 = rows.iter().filter_map(|row| row["completed"].as_f64()).sum();
-    let minutes = rows.iter().fold(Duration::ZERO, |time, _| time + MINUTE);
-    rounded(completed / minutes.as_secs_f64().max(1.0))
 }
 
 /// Bytes of the files in a folder and below. Files that disappear meanwhile count nothing.

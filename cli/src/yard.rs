@@ -41,7 +41,10 @@ pub(crate) enum BrokerPort {
 
 /// The history of runs that have ended, beside the log.
 fn kept_in(data: &Path) -> Result<History, Failure> {
-    let unusable = |error: &dyn std::fmt::Display| Failure::Usage(format!("--data-dir: {error}"));
+    let unusable = |error: &dyn std::fmt::Display| {
+        let data = data.display();
+        Failure::Usage(format!("--data-dir {data}: {error}: name a folder in which you may create files"))
+    };
     std::fs::create_dir_all(data).map_err(|error| unusable(&error))?;
     let data = data.canonicalize().map_err(|error| unusable(&error))?;
     History::new(&HistoryLocation::Folder(data.join("runs")), RETENTION).map_err(|error| unusable(&error))

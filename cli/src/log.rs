@@ -44,6 +44,17 @@ Entries, objects and request ids are kept for so long, at least 25h. Lists of
 runs still go back 25 h. With -o json it writes a line for each change:
 {stream, before, after}, in nanoseconds.";
 
+const PARTITIONS_EXAMPLES: &str = "\
+Examples:
+  toolyard log partitions 4 --nats-nkey operator.nk
+
+A partition is a stream of its own, with a leader, limits and 16 shards of its
+own. New ones have the settings of the first. They are added while everything
+runs: coordinators and workers find them within seconds, and after 15 s new
+runs are spread over all of them. Runs stay where they are. A partition cannot
+be removed. All coordinators and workers must be of a release that knows
+partitions. With -o json it writes a line for each new stream: {stream}.";
+
 const DURABILITY_EXAMPLES: &str = "\
 Examples:
   toolyard log durability standard --nats-nkey operator.nk
@@ -71,6 +82,15 @@ pub(crate) enum Command {
         /// Give the bytes to objects instead
         #[arg(long, requires = "bytes", conflicts_with = "messages")]
         objects: bool,
+        #[command(flatten)]
+        broker: BrokerArgs,
+    },
+    /// Spread new runs over more streams
+    #[command(after_help = PARTITIONS_EXAMPLES)]
+    Partitions {
+        /// How many partitions the log is to have, at most 16
+        #[arg(value_name = "N", value_parser = clap::value_parser!(u8).range(1..=16))]
+        count: u8,
         #[command(flatten)]
         broker: BrokerArgs,
     },
@@ -106,10 +126,23 @@ pub(crate) async fn run(command: Command, terminal: &Terminal) -> Result<Exit, F
                 tell(&changed, readable, terminal)?;
             }
             if let Some(messages) = messages {
-                let changed = Vec::from_iter(operator.bound_messages(messages).await?);
+                let changed = operator.bound_messages(messages).await?;
                 let messages =
                     |count: u64| if count == 0 { "no bound".to_owned() } else { format!("{count} messages") };
                 tell(&changed, messages, terminal)?;
+            }
+        }
+        Command::Partitions { count, broker } => {
+            let made = connect(broker).await?.partition(usize::from(count)).await?;
+            for stream in &made {
+                if terminal.is_json() {
+                    terminal.object(&Object::default().field("stream", stream))?;
+                } else {
+                    terminal.line(&format!("made {stream}"))?;
+                }
+            }
+            if made.is_empty() && !terminal.is_json() {
+                terminal.note("nothing to change");
             }
         }
         Command::Retention { age, broker } => {

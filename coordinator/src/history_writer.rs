@@ -18,7 +18,7 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use crate::metrics::COUNTS;
-use crate::nats::journal::{Journal, PAGE_BYTES, ReadError, RunPages, Whole};
+use crate::nats::journal::{Journals, PAGE_BYTES, ReadError, RunPages, Whole};
 use crate::objects::{BrokenObject, Results};
 use crate::owner::{OpenAmong, OwnerHandle, Stopped};
 use crate::shards::{Owned, every};
@@ -36,7 +36,7 @@ const FIRST: Shard = Shard(0);
 
 pub(crate) struct HistoryWriter {
     pub(crate) history: History,
-    pub(crate) journal: Journal,
+    pub(crate) journals: Journals,
     /// The objects of runs, which are copied.
     pub(crate) results: Results,
     pub(crate) owner: OwnerHandle,
@@ -138,7 +138,7 @@ impl HistoryWriter {
     /// Writes the runs that ended in the next part of a shard, which the owner has applied up to `newest`: of later
     /// entries it does not know yet that they end runs. Returns where the part ends.
     async fn write_part(&self, shard: Shard, log: u64, (after, newest): (u64, u64)) -> Result<u64, WriteError> {
-        let mut part = self.journal.of_shard(shard, after, newest).await?;
+        let mut part = self.journals.of_shard(shard).of_shard(shard, after, newest).await?;
         let ids = part.ids();
         // Asked after the part was read, and before anything of it is written.
         let Some(OpenAmong { open, .. }) = self.owner.open_among(shard, ids.clone()).await? else { return Ok(after) };
@@ -174,7 +174,7 @@ impl HistoryWriter {
     /// log.
     async fn read(&self, id: RunId, through: u64) -> Result<Option<Whole>, WriteError> {
         let (mut known, mut messages) = (Known::new(id), Vec::new());
-        let mut pages = RunPages::new(self.journal.clone(), id, PAGE_BYTES).with_messages().behind(through);
+        let mut pages = RunPages::new(self.journals.of(id), id, PAGE_BYTES).with_messages().behind(through);
         loop {
             let mut page = pages.next_known().await?;
             let (is_last, is_cut) = (page.last, page.is_cut);

@@ -21,9 +21,9 @@ pub(crate) mod wire;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use proto::names::SHARDS;
+use owner::SHARDS_MAX;
 use proto::v1::{CallState, RunStatus};
-use run::{CallIndex, RunId, Shard, TenantId, Timestamp, ToolName};
+use run::{CallIndex, Partition, RunId, Shard, TenantId, Timestamp, ToolName};
 
 use self::filter::{Ask, CallFilter, Coverage, Key, Page, Place, RunFilter};
 use self::memory::Memory;
@@ -67,8 +67,16 @@ impl Watermark {
     }
 }
 
-/// The watermarks of all shards; `None` for a shard that is not in the store.
-pub(crate) type Watermarks = [Option<Watermark>; SHARDS as usize];
+/// The watermarks of all shards that there may be; `None` for a shard that is not in the store.
+pub(crate) type Watermarks = [Option<Watermark>; SHARDS_MAX];
+
+/// Whether a store that all coordinators share includes all shards. A partition of which it has nothing is new, and has
+/// no runs yet.
+fn is_complete(marks: &Watermarks) -> bool {
+    let mut partitions = marks.chunks(usize::from(Partition::SHARDS));
+    let all = |marks: &[Option<Watermark>]| marks.iter().all(|mark| mark.is_some_and(Watermark::is_settled));
+    partitions.next().is_some_and(all) && partitions.all(|marks| marks.iter().all(Option::is_none) || all(marks))
+}
 
 /// Numbers of runs and calls by state.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -204,6 +212,14 @@ impl Index {
             // It was created after the process connected to its log.
             Self::Memory(_) => Ok(()),
             Self::Redis(redis) => redis.belong_to(log).await,
+        }
+    }
+
+    /// There are so many shards.
+    fn note_shards(&self, shards: usize) {
+        match self {
+            Self::Memory(memory) => memory.note_shards(shards),
+            Self::Redis(_) => {}
         }
     }
 

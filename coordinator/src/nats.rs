@@ -11,6 +11,7 @@ pub(crate) mod leases;
 pub(crate) mod memory;
 pub(crate) mod notifications;
 pub(crate) mod operate;
+pub(crate) mod partitions;
 pub(crate) mod pauses;
 pub(crate) mod queues;
 pub(crate) mod records;
@@ -24,6 +25,8 @@ pub(crate) mod snapshots;
 pub(crate) mod tools;
 mod uploads;
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use ::objects::{Bucket, Objects};
@@ -32,7 +35,7 @@ use async_nats::jetstream::{Context, kv};
 use nats::Credentials;
 use nats::access::Party;
 use proto::names;
-use run::PoolId;
+use run::{Partition, PoolId};
 
 use self::setup::{LogOptions, SetupError};
 
@@ -58,6 +61,8 @@ pub(crate) struct Broker {
     schedules: kv::Store,
     records: records::Records,
     carried: kv::Store,
+    /// How many partitions the log has, as far as it is known.
+    partitions: Arc<AtomicUsize>,
 }
 
 #[derive(Debug, thiserror::Error)]
@@ -79,7 +84,7 @@ impl Broker {
         let client = nats::connect(url, credentials, &name, &Party::Coordinator).await?;
         let context = ContextBuilder::new().timeout(APPEND_TIMEOUT).build(client.clone());
         let patient = ContextBuilder::new().timeout(TAKEOVER_TIMEOUT).build(client.clone());
-        setup::ensure_log(&client, &context, log).await?;
+        let partitions = Arc::new(AtomicUsize::new(setup::ensure_log(&client, &context, log).await?));
         let leases = setup::ensure_bucket(&context, names::LEASES_BUCKET, Duration::ZERO, log).await?;
         let tools = setup::ensure_bucket(&context, names::TOOLS_BUCKET, Duration::ZERO, log).await?;
         let requests = setup::ensure_bucket(&context, names::REQUESTS_BUCKET, setup::RETENTION, log).await?;
@@ -89,7 +94,20 @@ impl Broker {
         let records = setup::ensure_bucket(&context, names::RECORDS_BUCKET, Duration::ZERO, log).await?;
         let records = records::Records::new(&client, &context, records);
         let carried = setup::ensure_bucket(&context, names::CARRIED_BUCKET, Duration::ZERO, log).await?;
-        Ok(Self { client, context, patient, tools, leases, requests, snapshots, pauses, schedules, records, carried })
+        Ok(Self {
+            client,
+            context,
+            patient,
+            tools,
+            leases,
+            requests,
+            snapshots,
+            pauses,
+            schedules,
+            records,
+            carried,
+            partitions,
+        })
     }
 
     /// The object store: the bucket if one is given, otherwise the broker.
@@ -100,10 +118,19 @@ impl Broker {
         Ok(Objects::new(&self.context, bucket))
     }
 
+    pub(crate) fn partitions(&self) -> usize {
+        self.partitions.load(Ordering::Relaxed)
+    }
+
+    /// The streams of all partitions of the log.
+    fn streams(&self) -> impl Iterator<Item = &'static str> + use<> {
+        Partition::first(self.partitions()).map(names::stream)
+    }
+
     /// Creates the queues of pools.
     pub(crate) async fn make_queues(&self, pools: &[PoolId]) -> Result<(), SetupError> {
         for pool in pools {
-            setup::ensure_pool(&self.context, pool).await?;
+            setup::ensure_pool(self, pool).await?;
         }
         Ok(())
     }

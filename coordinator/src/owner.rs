@@ -35,7 +35,7 @@ use std::time::Duration;
 
 use ::history::History;
 use ::objects::Objects;
-use owner::{Applied, Known, Noted, OpenRun, Owner, Question};
+use owner::{Applied, Known, Noted, OpenRun, Owner, Question, SHARDS_MAX};
 use run::{CallIndex, Entry, Fact, PoolId, Run, RunId, Shard, TenantId, Verdict};
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::JoinSet;
@@ -62,7 +62,7 @@ use crate::hook_notices::HookNotices;
 use crate::index::projector::Projector;
 use crate::metrics::Ends;
 use crate::nats::feed::{Batch, Fed, Feeds};
-use crate::nats::journal::{Decoded, Journal, counted_bytes};
+use crate::nats::journal::{Decoded, Journals, counted_bytes};
 use crate::nats::notifications::Queue;
 use crate::nats::queues::Queues;
 use crate::nats::requests::Requests;
@@ -134,14 +134,13 @@ impl OwnerHandle {
 /// The IO of the owner task.
 pub(crate) struct Io {
     pub(crate) feeds: Feeds,
-    pub(crate) journal: Journal,
+    pub(crate) journals: Journals,
     pub(crate) requests: Requests,
     pub(crate) snapshots: Snapshots,
     pub(crate) signals: Signals,
     pub(crate) queues: Queues,
     pub(crate) owned: watch::Receiver<Owned>,
     /// The entries of the log before this one would leave it, if no open run needed them.
-    pub(crate) leaves_before: watch::Receiver<u64>,
     /// Receives the shards whose snapshots were stored after their release began.
     pub(crate) written: mpsc::Sender<Shard>,
     pub(crate) registry: watch::Receiver<Arc<Registry>>,
@@ -209,7 +208,7 @@ pub(crate) fn new(io: Io) -> (OwnerHandle, OwnerTask) {
         io,
         requests,
         own: ledger.clone(),
-        owner: Owner::new(proto::names::SHARDS),
+        owner: Owner::new(SHARDS_MAX),
         slices: every().map(|_| ShardTask::default()).collect(),
         effects: JoinSet::new(),
         questions: JoinSet::new(),

@@ -191,7 +191,8 @@ impl Quotas {
     }
 
     fn limits(&self) -> Limits {
-        Limits { shards: self.owned.borrow().shards().len() as u64, shared: self.shared }
+        let owned = self.owned.borrow();
+        Limits { shards: owned.shards().len() as u64, of_all: owned.of_all() as u64, shared: self.shared }
     }
 
     /// Called when a run has ended or was not stored.
@@ -312,6 +313,7 @@ fn sum(reports: impl Iterator<Item = Report>) -> HashMap<TenantId, Usage> {
 struct Limits {
     /// How many of all shards we own.
     shards: u64,
+    of_all: u64,
     shared: bool,
 }
 
@@ -332,13 +334,13 @@ impl Limits {
         if self.shared {
             return limit.saturating_sub(others);
         }
-        let part = u128::from(limit) * u128::from(self.shards.max(1)) / u128::from(proto::names::SHARDS);
+        let part = u128::from(limit) * u128::from(self.shards.max(1)) / u128::from(self.of_all.max(1));
         u64::try_from(part).unwrap_or(u64::MAX)
     }
 
     /// Our part of a limit, at least one.
     fn own(&self, limit: u32) -> u32 {
-        let shards = u64::from(proto::names::SHARDS);
+        let shards = self.of_all.max(1);
         let own = (u64::from(limit) * self.shards).div_ceil(shards).max(1);
         u32::try_from(own).unwrap_or(u32::MAX).min(limit)
     }
@@ -500,7 +502,7 @@ mod tests {
     #[test]
     fn a_tenants_bytes_are_what_is_stored_here_and_elsewhere_and_was_just_admitted() {
         let tenant: TenantId = "acme".parse().unwrap();
-        let shared = Limits { shards: 8, shared: true };
+        let shared = Limits { shards: 8, of_all: 16, shared: true };
         let mut counted = Counted::default();
         counted.others.insert(tenant.clone(), Usage { log_bytes: 300, ..Usage::default() });
         counted.log.insert(tenant.clone(), LogUse { stored: 400, admitted: 0 });
@@ -509,7 +511,7 @@ mod tests {
         assert_eq!((refused.what, refused.limit), ("bytes in the log", 1000));
         assert!(refused.to_string().contains("log_bytes"), "{refused}");
         counted.admit_bytes(&tenant, 100, 1000, &shared).expect("what is refused takes nothing");
-        let alone = Limits { shards: 8, shared: false };
+        let alone = Limits { shards: 8, of_all: 16, shared: false };
         counted.log.insert(tenant.clone(), LogUse { stored: 400, admitted: 0 });
         counted.admit_bytes(&tenant, 100, 1000, &alone).expect("half of the shards are ours");
         counted.admit_bytes(&tenant, 1, 1000, &alone).expect_err("that was our part");
@@ -520,7 +522,7 @@ mod tests {
     fn a_coordinator_that_has_no_shard_yet_admits_the_part_of_one() {
         let tenant: TenantId = "acme".parse().unwrap();
         let mut counted = Counted::default();
-        let new = Limits { shards: 0, shared: false };
+        let new = Limits { shards: 0, of_all: 16, shared: false };
         counted.admit_bytes(&tenant, 62, 1000, &new).expect("a sixteenth");
         counted.admit_bytes(&tenant, 1, 1000, &new).expect_err("that was the part of a shard");
         counted.admit_bytes(&tenant, 1, 0, &new).expect_err("a limit of 0 leaves no part");

@@ -27,7 +27,6 @@ use std::time::Duration;
 use ::hooks::Hooks;
 use ::objects::Objects;
 use formats::tools::Format;
-use proto::names;
 use proto::subject::SubjectKind;
 use run::{
     Answer, CallId, Command, Decision, Event, Fields, FloorPolicy, ParentCall, RequestId, Rules, Run, RunId, Shard,
@@ -46,7 +45,7 @@ use crate::admission::error::RequestError;
 use crate::auth::callers::{Caller, Callers, Reading, Role, TenantTools};
 use crate::fleet::registry::Registry;
 use crate::hook_notices::HookNotices;
-use crate::nats::journal::{AppendError, Journal, NOTHING};
+use crate::nats::journal::{AppendError, Journals, NOTHING};
 use crate::nats::pauses::Pauses;
 use crate::nats::requests::Requests;
 use crate::nats::setup::RETENTION;
@@ -56,7 +55,7 @@ use crate::owner::OwnerHandle;
 use crate::quotas::Quotas;
 use crate::readers::{Reader, WatchError};
 use crate::requests::RequestKey;
-use crate::shards::{Owned, ShardSet};
+use crate::shards::Owned;
 use crate::turns::TurnOrder;
 use owner::{Expected, Known};
 
@@ -69,7 +68,7 @@ const QUICK_ARGUMENTS_MAX: usize = 4 * 1024;
 /// The dependencies of serving requests.
 #[derive(Debug)]
 pub(crate) struct Parts {
-    pub(crate) journal: Journal,
+    pub(crate) journals: Journals,
     pub(crate) objects: Objects,
     pub(crate) requests: Requests,
     pub(crate) ledger: OwnerHandle,
@@ -229,13 +228,13 @@ impl Runs {
         }
     }
 
-    /// A shard of ours, so that submitting, watching and the effects in between stay in one process; any shard if we
-    /// own none.
+    /// A shard of a partition that takes runs, and of ours, so that submitting, watching and the effects in between stay
+    /// in one process. Any shard of such a partition if we own none, and any shard at all if there is no such partition.
     fn pick_shard(&self) -> Shard {
-        let ours = self.owned.borrow().shards();
-        let any = |ours: ShardSet| ours.iter().nth(rand::random_range(0..ours.len()));
-        let ours = Some(ours).filter(|ours| !ours.is_empty()).and_then(any);
-        ours.unwrap_or_else(|| Shard(rand::random_range(0..names::SHARDS)))
+        let (ours, open) = (self.owned.borrow().shards(), self.journals.open_to_runs());
+        let choices = [ours.intersection(open), open, ours, self.journals.shards()];
+        let shards = choices.into_iter().find(|shards| !shards.is_empty()).unwrap_or_default();
+        shards.iter().nth(rand::random_range(0..shards.len().max(1))).unwrap_or(Shard(0))
     }
 
     pub(crate) async fn watch(
@@ -247,7 +246,7 @@ impl Runs {
         self.caller.must(Role::Read)?;
         let reader = self.read(id, policy, after, self.caller.begin_reading()?).await?;
         // The run of another tenant is reported as missing.
-        if self.caller.sees(reader.tenant()) { Ok(reader) } else { Err(missing(id, &self.journal)) }
+        if self.caller.sees(reader.tenant()) { Ok(reader) } else { Err(missing(id, &self.journals)) }
     }
 
     async fn read(
@@ -257,13 +256,16 @@ impl Runs {
         after: Option<u64>,
         place: Option<Reading>,
     ) -> Result<Box<Reader>, RequestError> {
-        let reader = Reader::of_run(self.journal.clone(), self.ledger.clone(), id, policy, after).await;
+        if !self.journals.knows(id.shard()) {
+            return Err(missing(id, &self.journals));
+        }
+        let reader = Reader::of_run(self.journals.of(id), self.ledger.clone(), id, policy, after).await;
         let held = reader.map(|mut reader| {
             reader.hold(place);
             reader
         });
         held.map_err(|error| match error {
-            WatchError::Unknown => missing(id, &self.journal),
+            WatchError::Unknown => missing(id, &self.journals),
             WatchError::Stopped(stopped) => stopped.into(),
             WatchError::Read(error) => error.into(),
             WatchError::Gone(_) => RequestError::EventsExpired(id),
@@ -286,24 +288,28 @@ impl Runs {
 
     /// The run of another tenant is reported as missing.
     fn behind_the_wall(&self, known: Known) -> Result<Known, RequestError> {
-        if self.caller.sees(known.run.tenant()) { Ok(known) } else { Err(missing(known.run.id(), &self.journal)) }
+        if self.caller.sees(known.run.tenant()) { Ok(known) } else { Err(missing(known.run.id(), &self.journals)) }
     }
 
     /// The run read from the log, which may be newer than the owner's, or from the history if it has left the log.
     async fn replay(&self, id: RunId) -> Result<Known, RequestError> {
+        if !self.journals.knows(id.shard()) {
+            return Err(missing(id, &self.journals));
+        }
         // An error of the history does not matter if the log has the run.
-        if self.journal.is_past(id)
-            && let Ok(Some(known)) = Box::pin(self.journal.past(id)).await
+        let journal = self.journals.of(id);
+        if journal.is_past(id)
+            && let Ok(Some(known)) = Box::pin(journal.past(id)).await
         {
             return self.behind_the_wall(known);
         }
-        let known = self.journal.known(id).await?;
+        let known = journal.known(id).await?;
         if known.run.opened_at().is_some() {
             return self.behind_the_wall(known);
         }
-        match Box::pin(self.journal.past(id)).await? {
+        match Box::pin(journal.past(id)).await? {
             Some(known) => self.behind_the_wall(known),
-            None => Err(missing(id, &self.journal)),
+            None => Err(missing(id, &self.journals)),
         }
     }
 
@@ -325,9 +331,9 @@ impl Runs {
             found = find(&known.run);
         }
         if may_be_lifted(&found) && !known.is_past {
-            known = self.journal.known_for_certain(id).await?;
+            known = self.journals.of(id).known_for_certain(id).await?;
             if known.run.opened_at().is_none() {
-                return Err(missing(id, &self.journal));
+                return Err(missing(id, &self.journals));
             }
             known = self.behind_the_wall(known)?;
             found = find(&known.run);
@@ -337,7 +343,12 @@ impl Runs {
 
     /// New work is rejected before the log is full, so that accepted calls have room to end.
     fn check_room(&self) -> Result<(), RequestError> {
-        self.journal.crowded().map_or(Ok(()), |bound| Err(RequestError::LogFull(Some(bound))))
+        self.journals.crowded().map_or(Ok(()), |bound| Err(RequestError::LogFull(Some(bound))))
+    }
+
+    /// The same for work that goes to a given shard.
+    fn check_room_of(&self, shard: Shard) -> Result<(), RequestError> {
+        self.journals.of_shard(shard).crowded().map_or(Ok(()), |bound| Err(RequestError::LogFull(Some(bound))))
     }
 
     /// Runs a command of a caller, who must have a role. The result is written to the audit log.
@@ -365,7 +376,7 @@ impl Runs {
     ) -> Result<Arc<Run>, RequestError> {
         let work = async {
             self.may_approve(approved)?;
-            self.check_room()?;
+            self.check_room_of(id.shard())?;
             let mut calls = calls.to_vec();
             let (asks, converses) = (self.asks(), calls.iter().any(|call| call.conversation.is_some()));
             let mut stored = None;
@@ -517,7 +528,7 @@ impl Runs {
                         match self.ledger.state_through(id, last).await.map_err(|stopped| of_stored(stopped.into()))? {
                             Some(known) => known,
                             None => {
-                                let read = self.journal.known_through(id, last).await;
+                                let read = self.journals.of(id).known_through(id, last).await;
                                 read.map_err(|error| of_stored(error.into()))?
                             }
                         };
@@ -537,7 +548,7 @@ impl Runs {
         for event in events.chunks(1) {
             let expected = SubjectKind::of(event).map_or(NOTHING.into(), |place| known.expected(&place));
             let expected = Expected { known_at: Some(known_at), ..expected };
-            match self.journal.append(run, event, None, expected).await {
+            match self.journals.of(run).append(run, event, None, expected).await {
                 Ok(sequence) => last = last.max(sequence),
                 Err(AppendError::Conflict) => return Err(AppendError::Conflict),
                 Err(error) if last == 0 => return Err(error),
@@ -554,8 +565,9 @@ fn fresh_id(shard: Shard) -> RunId {
     RunId::new(shard, Builder::from_unix_timestamp_millis(::nats::now().0, &rand::random()).into_uuid())
 }
 
-fn missing(id: RunId, journal: &Journal) -> RequestError {
-    if ::nats::now().since(id.created_at()) > RETENTION || journal.oldest() > id.created_at() {
+fn missing(id: RunId, journals: &Journals) -> RequestError {
+    let has_aged = || ::nats::now().since(id.created_at()) > RETENTION;
+    if journals.knows(id.shard()) && (has_aged() || journals.of(id).oldest() > id.created_at()) {
         RequestError::EventsExpired(id)
     } else {
         RequestError::RunNotFound(id)

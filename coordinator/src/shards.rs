@@ -1,16 +1,13 @@
 //! Which shards this coordinator owns, as all its parts see it.
 
+use owner::Claims;
 pub(crate) use owner::ShardSet;
-use owner::{Claims, SHARDS_MAX};
-use proto::names;
-use run::Shard;
+use run::{Partition, Shard};
 use tokio::time::Instant;
 
-const _: () = assert!(names::SHARDS as usize <= SHARDS_MAX, "a set of shards is a word");
-
-/// All shards.
-pub(crate) fn every() -> impl Iterator<Item = Shard> {
-    (0..names::SHARDS).map(Shard)
+/// All numbers that a shard may have, also of partitions that do not exist.
+pub(crate) fn every() -> impl Iterator<Item = Shard> + Clone {
+    Partition::first(Partition::MAX).flat_map(Partition::shards)
 }
 
 /// The shards that this coordinator owns, and until when.
@@ -19,16 +16,23 @@ pub(crate) struct Owned {
     /// Until when it may act, by its own clock.
     pub(crate) until: Instant,
     claims: Claims,
+    /// How many shards there are.
+    shards: usize,
 }
 
 impl Owned {
-    pub(crate) fn new(until: Instant, claims: Claims) -> Self {
-        Self { until, claims }
+    pub(crate) fn new(until: Instant, claims: Claims, shards: usize) -> Self {
+        Self { until, claims, shards }
     }
 
     /// No shards at all, for a coordinator that is not a member.
     pub(crate) fn nothing() -> Self {
-        Self::new(Instant::now(), Claims::default())
+        Self::new(Instant::now(), Claims::default(), usize::from(Partition::SHARDS))
+    }
+
+    /// How many shards there are, owned by any coordinator.
+    pub(crate) fn of_all(&self) -> usize {
+        self.shards
     }
 
     /// Whether this coordinator may act for the shard now.

@@ -12,7 +12,7 @@ use tokio_util::sync::CancellationToken;
 
 use ::hooks::Hooks;
 use ::objects::Objects;
-use run::{PoolId, Shard};
+use run::{Partition, PoolId, Shard};
 
 use crate::auth::callers::{Callers, CallersReload};
 use crate::auth::tls::{CertificateReload, Current};
@@ -23,7 +23,7 @@ use crate::index::Index;
 use crate::index::projector::Projector;
 use crate::index::redis::RedisStore;
 use crate::nats::Broker;
-use crate::nats::journal::Journal;
+use crate::nats::journal::Journals;
 use crate::nats::pauses::Pauses;
 use crate::nats::requests::Requests;
 use crate::nats::scan::Log;
@@ -39,7 +39,7 @@ use crate::turns::TurnOrder;
 use crate::{Coordinator, DRAIN, Error, api, history_writer, index, monitor, nats, notifications, owner, runs};
 
 /// Capacity of the channel of shards that were saved: more than can be in progress.
-const WRITTEN_MAX: usize = 4 * proto::names::SHARDS as usize;
+const WRITTEN_MAX: usize = 4 * Partition::SHARDS as usize;
 
 /// The tasks of a coordinator beside its API.
 struct Tasks {
@@ -131,7 +131,7 @@ struct Shared {
     callers: Callers,
     notices: Option<api::Notices>,
     hook_notices: HookNotices,
-    journal: Journal,
+    journals: Journals,
     log: Log,
     requests: Requests,
     signals: Signals,
@@ -141,7 +141,6 @@ struct Shared {
     schedules: Schedules,
     registry: watch::Receiver<Arc<Registry>>,
     owned: watch::Receiver<Owned>,
-    leaves_before: watch::Sender<u64>,
     floor_policies: Arc<[run::AddedPolicy]>,
 }
 
@@ -154,10 +153,10 @@ impl Shared {
         tasks.spawn(|end| index_task.keep(end));
         let files = nats::files::FileRequests::new(&self.broker);
         tasks.spawn(|end| owner::files::serve(files, self.objects.clone(), handle.clone(), self.owned.clone(), end));
-        if let Some(history) = self.journal.history().cloned() {
-            let (journal, owner, owned) = (self.journal.clone(), handle.clone(), self.owned.clone());
+        if let Some(history) = self.journals.history().cloned() {
+            let (journals, owner, owned) = (self.journals.clone(), handle.clone(), self.owned.clone());
             let results = Results { objects: self.objects.clone(), history: Some(history.clone()) };
-            let writer = history_writer::HistoryWriter { history, journal, results, owner, owned };
+            let writer = history_writer::HistoryWriter { history, journals, results, owner, owned };
             tasks.spawn(|end| writer.keep(end));
         }
         let records = nats::records::Records::of(&self.broker);
@@ -170,13 +169,12 @@ impl Shared {
         let (webhooks, letters) = self.notices.clone().map(|notices| (notices.webhooks, notices.queue)).unzip();
         owner::Io {
             feeds: nats::feed::Feeds::new(&self.broker),
-            journal: self.journal.clone(),
+            journals: self.journals.clone(),
             requests: self.requests.clone(),
             snapshots: nats::snapshots::Snapshots::new(&self.broker),
             signals: self.signals.clone(),
             queues: nats::queues::Queues::new(&self.broker),
             owned: self.owned.clone(),
-            leaves_before: self.leaves_before.subscribe(),
             written,
             registry: self.registry.clone(),
             index,
@@ -188,7 +186,7 @@ impl Shared {
             letters,
             hook_notices: self.hook_notices.clone(),
             objects: self.objects.clone(),
-            history: self.journal.history().cloned(),
+            history: self.journals.history().cloned(),
             log: self.log.clone(),
         }
     }
@@ -211,17 +209,18 @@ impl Shared {
     /// Starts the tasks that watch the broker, the workers and this process.
     fn start_monitoring(&self, log: &LogOptions, served: watch::Sender<bool>, tasks: &mut Tasks) {
         let (led_sender, led) = watch::channel(tokio::time::Instant::now());
-        let retention = nats::retention::Retention {
-            journal: self.journal.clone(),
-            snapshots: nats::snapshots::Snapshots::new(&self.broker),
+        let partitions = nats::partitions::Partitions {
+            broker: (*self.broker).clone(),
+            journals: self.journals.clone(),
+            signals: self.signals.clone(),
+            registry: self.registry.clone(),
             owned: self.owned.clone(),
+            pauses: self.pauses.clone(),
             tail: log.tail,
-            leaves_before: self.leaves_before.clone(),
-            has_history: self.journal.history().is_some(),
+            led: led_sender,
         };
-        tasks.spawn(|end| retention.keep(end));
+        tasks.spawn(|end| partitions.keep(end));
         let (told, stop) = (served.subscribe(), tasks.stop.clone());
-        tasks.spawn(|end| self.journal.clone().watch_room(led_sender, end));
         tasks.spawn(|end| monitor::usage::keep((*self.broker).clone(), log.broker_memory, self.index.clone(), end));
         tasks.spawn(|end| monitor::health::keep(led, self.owned.clone(), served, (stop.clone(), end)));
         let told = (told, self.registry.clone(), self.signals.clone());
@@ -231,7 +230,7 @@ impl Shared {
     /// The commands and readers of runs, for the API.
     fn runs(&self, handle: OwnerHandle, hooks: Hooks, (erase_after, attached_only): (Duration, bool)) -> runs::Runs {
         runs::Runs::new(runs::Parts {
-            journal: self.journal.clone(),
+            journals: self.journals.clone(),
             objects: self.objects.clone(),
             requests: self.requests.clone(),
             ledger: handle,
@@ -314,10 +313,10 @@ impl Coordinator {
         let schedules = Schedules::load(&broker, api::read_run).await?;
         let turns = TurnOrder::new(files.callers.clone(), owned.clone(), pauses.current.clone());
         let quotas = tasks.start_quotas((&files.callers, &owned, &turns), index.redis(), log_options.bytes_max);
-        let journal = Journal::new(&broker).with_history(history);
+        let journals = Journals::new(&broker, broker.partitions(), history);
         let hook_notices = tasks.start_hook_notices(&self.hooks, &registry);
         let shared = Shared {
-            log: Log::new(&broker, journal.clone()),
+            log: Log::new(&broker, journals.clone()),
             requests: Requests::new(&broker),
             signals: Signals::new(&broker),
             broker,
@@ -326,14 +325,13 @@ impl Coordinator {
             callers: files.callers,
             notices,
             hook_notices,
-            journal,
+            journals,
             quotas,
             turns,
             pauses,
             schedules,
             registry,
             owned,
-            leaves_before: watch::Sender::new(0),
             floor_policies: self.floor_policies.into(),
         };
         let handle = shared.start_owner(written_sender, &mut tasks);
@@ -347,7 +345,8 @@ impl Coordinator {
             tasks.spawn(|end| telemetry::admin::serve(listener, process, admin_hosts, end));
         }
         let who = format!("{address} {}", env!("CARGO_PKG_VERSION"));
-        let membership = Box::pin(nats::leases::Membership::join(&shared.broker, who, owned_sender)).await?;
+        let published = (owned_sender, shared.journals.counts());
+        let membership = Box::pin(nats::leases::Membership::join(&shared.broker, who, published)).await?;
         let leave = CancellationToken::new();
         let mut holding = JoinSet::new();
         holding.spawn(membership.hold(written, leave.clone()));

@@ -296,7 +296,10 @@ impl TurnOrder {
         if slots == 0 || name.is_stranded {
             return ROOM_WITHOUT_WORKERS;
         }
-        let (shards, all) = (self.owned.borrow().shards().len() as u64, u64::from(proto::names::SHARDS));
+        let (shards, all) = {
+            let owned = self.owned.borrow();
+            (owned.shards().len() as u64, owned.of_all() as u64)
+        };
         let by_shards = u32::try_from((u64::from(slots) * shards).div_ceil(all)).unwrap_or(u32::MAX).max(1);
         let Some(others) = state.others.get(&name.pool) else { return by_shards };
         let own = lane.into_iter().flat_map(|lane| state.turns.demand(lane));

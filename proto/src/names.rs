@@ -3,13 +3,32 @@
 
 use std::time::Duration;
 
-use run::{PoolId, RunId, Shard, ToolSetId};
+use run::{Partition, PoolId, RunId, Shard, ToolSetId};
 
 /// Prefix of every subject of Toolyard.
 pub const NAMESPACE: &str = "ty";
-/// The log.
-pub const STREAM: &str = "ty-log";
-/// Every entry of the log.
+/// The log; with several partitions, the first one.
+pub const STREAM: &str = STREAMS[0];
+/// The streams of all partitions that the log may have.
+pub const STREAMS: [&str; Partition::MAX] = [
+    "ty-log",
+    "ty-log-1",
+    "ty-log-2",
+    "ty-log-3",
+    "ty-log-4",
+    "ty-log-5",
+    "ty-log-6",
+    "ty-log-7",
+    "ty-log-8",
+    "ty-log-9",
+    "ty-log-10",
+    "ty-log-11",
+    "ty-log-12",
+    "ty-log-13",
+    "ty-log-14",
+    "ty-log-15",
+];
+/// Every entry of the log, in each of its partitions.
 pub const STREAM_SUBJECTS: &str = "ty.run.>";
 /// Content that is too large for the log.
 pub const OBJECTS: &str = "ty-objects";
@@ -52,8 +71,11 @@ pub fn object_path(object_id: impl std::fmt::Display) -> String {
     format!("/v1/objects/{object_id}")
 }
 
-/// The number of shards of all runs. It is fixed for the life of a log, because run ids contain their shard.
-pub const SHARDS: u8 = 16;
+/// The stream of a partition.
+#[must_use]
+pub fn stream(partition: Partition) -> &'static str {
+    STREAMS[partition.as_usize()]
+}
 
 pub use owner::{JOB_LEASE, WORKER_LOST};
 /// How often a worker extends its leases. A broker's election (4-9 s) must not look like a dead worker.

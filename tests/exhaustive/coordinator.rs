@@ -4,7 +4,9 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use owner::{Action, Append, JobLease, Known, Owner, Slot, Takeover, Workers};
-use run::{Call, CallError, CallSpec, CallState, Effect, Event, PoolId, Run, Shard, TenantId, Verdict, WorkerId};
+use run::{
+    Call, CallError, CallSpec, CallState, Effect, Event, Partition, PoolId, Run, Shard, TenantId, Verdict, WorkerId,
+};
 
 use crate::questions::{Asked, Askings, Settled, View};
 use crate::worker::worker_id;
@@ -188,7 +190,11 @@ impl World {
                 }
             }
             Action::AskQueues(_) => {
-                let given = self.jobs.iter().filter(|job| job.delivered > 0).map(|job| (pool(), job.sequence));
+                let given = self
+                    .jobs
+                    .iter()
+                    .filter(|job| job.delivered > 0)
+                    .map(|job| ((pool(), Partition::FIRST), job.sequence));
                 owning.owner.handle_queues(&given.collect(), self.now, fleet);
             }
             Action::TakeBack { job, .. } => {

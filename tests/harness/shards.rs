@@ -86,7 +86,7 @@ impl Shards {
         let feeds = consumers.into_iter().filter(|info| info.name.starts_with("feed-") && info.push_bound);
         let feeds = feeds.map(|info| {
             let all = info.config.filter_subject == names::STREAM_SUBJECTS;
-            (if all { usize::from(names::SHARDS) } else { 1 }, info.delivered.consumer_sequence)
+            (if all { usize::from(run::Partition::SHARDS) } else { 1 }, info.delivered.consumer_sequence)
         });
         feeds.collect()
     }

@@ -183,7 +183,7 @@ async fn a_log_without_a_bound_of_messages_goes_on_and_doctor_says_how_to_bound_
     assert!(found.advice.contains("`toolyard log resize --messages 16384`"), "{found:?}");
     let operator = coordinator::Operator::connect(&yard.broker.url(), &Credentials::default()).await;
     let changed = operator.expect("it is let in").bound_messages(16_384).await.expect("it may be changed");
-    assert_eq!(changed.map(|changed| changed.after), Some(16_384));
+    assert_eq!(changed.iter().map(|changed| changed.after).collect::<Vec<_>>(), [16_384]);
     let found = memory(&yard).await;
     assert_eq!(found.level, coordinator::Level::Ok, "{found:?}");
     ends_completed(&create(&yard, "as before").await.expect("it takes work")).await;

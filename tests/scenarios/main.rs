@@ -85,6 +85,7 @@ mod ordering;
 mod origins;
 mod ownership;
 mod parked;
+mod partitions;
 mod pauses;
 mod permissions;
 mod questions;

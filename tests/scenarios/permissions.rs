@@ -137,6 +137,8 @@ async fn with_another_pools_key_nothing_of_this_pool_can_be_said() {
         "$JS.API.CONSUMER.INFO.ty-log.pool-main".to_owned(),
         "$JS.ACK.ty-log.pool-main.1.1.1.1.1".to_owned(),
         "$JS.ACK._.hash.ty-log.pool-main.1.1.1.1.1".to_owned(),
+        "$JS.API.CONSUMER.MSG.NEXT.ty-log-1.pool-main".to_owned(),
+        "$JS.ACK.ty-log-1.pool-main.1.1.1.1.1".to_owned(),
         // Of pool main for the broker, which counts tokens, though it looks like one of the pool's own.
         "$JS.ACK.ty-log.pool-main.ty-log.pool-other.1.1.1".to_owned(),
         // The log as a whole: to read it, to empty it, to change it.

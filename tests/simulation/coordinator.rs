@@ -10,8 +10,8 @@ use std::time::Duration;
 
 use owner::{Action, Append, Applied, JobLease, Known, OVERDUE, Owner, Phase, Takeover, overdue_ends};
 use run::{
-    CallIndex, CallState, Effect, Entry, Event, FloorPolicy, PoolId, Route, Run, RunId, Sequencer, Shard, Timestamp,
-    Verdict, WorkerId,
+    CallIndex, CallState, Effect, Entry, Event, FloorPolicy, Partition, PoolId, Route, Run, RunId, Sequencer, Shard,
+    Timestamp, Verdict, WorkerId,
 };
 
 use crate::SHARDS;
@@ -82,7 +82,7 @@ impl Coordinator {
     pub(crate) fn new(net: &mut Net<'_>) -> Self {
         Self {
             position: 0,
-            owner: Owner::new(SHARDS),
+            owner: Owner::new(usize::from(SHARDS)),
             member: Member::join(net),
             born: net.now,
             alive: BTreeMap::new(),
@@ -426,7 +426,8 @@ impl Coordinator {
 
     fn queues_answered(&mut self, given: &[(PoolId, u64)], net: &Net<'_>) {
         let fleet = self.fleet(net.now);
-        self.owner.handle_queues(&given.iter().cloned().collect(), net.now, &fleet);
+        let given = given.iter().map(|(pool, through)| ((pool.clone(), Partition::FIRST), *through));
+        self.owner.handle_queues(&given.collect(), net.now, &fleet);
     }
 
     fn end_lost(&self, (run, call): (RunId, CallIndex), pool: PoolId, last_output: u64, net: &mut Net<'_>) {

@@ -28,7 +28,7 @@ impl Member {
     pub(crate) fn join(net: &mut Net<'_>) -> Self {
         let (name, now) = (format!("{:016x}", net.chance.next()), instant(net.now));
         let mut member = Self {
-            machine: Membership::new(name, "a coordinator".to_owned(), SHARDS, now),
+            machine: Membership::new(name, "a coordinator".to_owned(), usize::from(SHARDS), now),
             requests: BTreeMap::new(),
             watched: None,
             claims: Claims::default(),

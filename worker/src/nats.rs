@@ -102,6 +102,8 @@ pub(crate) struct Core {
     progress: Arc<progress::Progress>,
     running: RefCell<HashMap<(RunId, AttemptId), Signals>>,
     held: held::Held,
+    /// How many partitions of the log have a queue of the pool.
+    pub(crate) partitions: Rc<Cell<usize>>,
     /// Calls that take a slot, as the puller was told.
     busy: Cell<usize>,
     /// Calls that take no slot, because they wait for other calls.
@@ -174,6 +176,7 @@ pub(crate) async fn serve(
         progress: Arc::default(),
         running: RefCell::default(),
         held: held::Held::default(),
+        partitions: Rc::new(Cell::new(1)),
         busy: Cell::default(),
         slotless: Cell::default(),
         slot_freed: Notify::default(),
@@ -336,6 +339,11 @@ async fn stops(core: Rc<Core>, pool: run::PoolId, stop: CancellationToken) {
                 refused = names;
             }
             Ok(Stop::Refused(..)) => {}
+            Ok(Stop::Partitions(count)) => {
+                if count > core.partitions.replace(count) {
+                    tracing::info!(partitions = count, "the log has more partitions, pulling from all of them");
+                }
+            }
             Err(error) => tracing::warn!(%error, "passing over a request to stop"),
         }
     }

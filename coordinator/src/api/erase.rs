@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use futures::{StreamExt as _, TryStreamExt as _};
 use proto::v1;
-use run::{Event, RunId, Shard, TenantId, Timestamp};
+use run::{Event, Partition, RunId, Shard, TenantId, Timestamp};
 
 use super::read::{reason, run_id};
 use super::{Api, ApiError};
@@ -16,7 +16,6 @@ use crate::auth::audit;
 use crate::auth::callers::Role;
 use crate::index::wire::moment;
 use crate::runs::EraseOutcome;
-use crate::shards::every;
 
 /// The most runs that one request selects: storing their erasure takes about a second.
 const RUNS_MAX: usize = 512;
@@ -28,8 +27,8 @@ const AT_ONCE_MAX: usize = 16;
 /// What is still to be searched, encoded in the page token.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Rest {
-    /// The log behind `after`, and then the history.
-    Log { after: u64, through: u64 },
+    /// A partition of the log behind `after`, then those after it, and then the history.
+    Log { partition: Partition, after: u64, through: u64 },
     /// The history of this shard and those after it; of this shard the runs behind `after`.
     History { shard: Shard, after: Option<RunId> },
 }
@@ -82,8 +81,8 @@ impl Api {
         }
         let tenant = selection.tenant.as_ref();
         let (outcomes, rest): (Vec<EraseOutcome>, _) = match self.part(&page_token).await? {
-            Rest::Log { after, through } => {
-                let (runs, rest) = self.select(&selection, (after, through)).await?;
+            Rest::Log { partition, after, through } => {
+                let (runs, rest) = self.select(&selection, (partition, after, through)).await?;
                 let outcomes = futures::stream::iter(runs).map(|run| self.runs.erase_run(run, tenant, why));
                 (outcomes.buffer_unordered(AT_ONCE_MAX).try_collect().await?, rest)
             }
@@ -98,13 +97,22 @@ impl Api {
 
     /// The part that a page token names; all of the log for the first request.
     async fn part(&self, token: &str) -> Result<Rest, RequestError> {
-        match token {
-            "" => {
-                let shards: Vec<Shard> = every().collect();
-                Ok(Rest::Log { after: 0, through: self.log.tip(&shards).await? })
-            }
-            token => token.parse(),
+        if token.is_empty() {
+            return self.rest_of(Partition::FIRST).await;
         }
+        let rest: Rest = token.parse()?;
+        let partition = match &rest {
+            Rest::Log { partition, .. } => *partition,
+            Rest::History { shard, .. } => shard.partition(),
+        };
+        let is_known = self.runs.journals.partitions().any(|known| known == partition);
+        if is_known { Ok(rest) } else { Err(wrong_token()) }
+    }
+
+    /// All of a partition of the log.
+    async fn rest_of(&self, partition: Partition) -> Result<Rest, RequestError> {
+        let shards: Vec<Shard> = partition.shards().collect();
+        Ok(Rest::Log { partition, after: 0, through: self.log.tip(&shards).await? })
     }
 
     /// The selected runs of the next part of the history, and the rest of it.
@@ -113,14 +121,14 @@ impl Api {
         selection: &Selection,
         (shard, after): (Shard, Option<RunId>),
     ) -> Result<(Vec<RunId>, Option<Rest>), RequestError> {
-        let (Some(history), Some(tenant)) = (self.runs.journal.history(), &selection.tenant) else {
+        let (Some(history), Some(tenant)) = (self.runs.journals.history(), &selection.tenant) else {
             return Ok((Vec::new(), None));
         };
         let mut runs = history.runs_of(shard, tenant, after, RUNS_MAX).await?;
-        let next = Shard(shard.0 + 1);
+        let next = shard.0.checked_add(1).map(Shard).filter(|next| self.runs.journals.knows(*next));
         let rest = match runs.last() {
             Some(last) if runs.len() >= RUNS_MAX => Some(Rest::History { shard, after: Some(*last) }),
-            _ => (next.0 < proto::names::SHARDS).then_some(Rest::History { shard: next, after: None }),
+            _ => next.map(|next| Rest::History { shard: next, after: None }),
         };
         runs.retain(|run| selection.takes(*run, Some(tenant)));
         Ok((runs, rest))
@@ -130,9 +138,9 @@ impl Api {
     async fn select(
         &self,
         selection: &Selection,
-        (after, through): (u64, u64),
+        (partition, after, through): (Partition, u64, u64),
     ) -> Result<(BTreeSet<RunId>, Option<Rest>), RequestError> {
-        let shards: Vec<Shard> = every().collect();
+        let shards: Vec<Shard> = partition.shards().collect();
         let mut runs = BTreeSet::new();
         let taken = self.log.take_until((&shards, after, through), READ_TIME_MAX, |run, entry| {
             for event in &entry.events {
@@ -149,12 +157,19 @@ impl Api {
         if begins {
             // The openings of these may have left the log. Whose they are is seen when they are erased.
             for shard in shards {
-                let carried = self.runs.journal.carried_runs(shard).await?;
+                let carried = self.runs.journals.of_shard(shard).carried_runs(shard).await?;
                 runs.extend(carried.into_iter().filter(|run| selection.takes(*run, selection.tenant.as_ref())));
             }
         }
-        let rest = (after < through).then_some(Rest::Log { after, through });
-        Ok((runs, rest.or(self.runs.journal.history().map(|_| HISTORY))))
+        if after < through {
+            return Ok((runs, Some(Rest::Log { partition, after, through })));
+        }
+        let next = self.runs.journals.partitions().nth(partition.as_usize() + 1);
+        let rest = match next {
+            Some(next) => Some(self.rest_of(next).await?),
+            None => self.runs.journals.history().map(|_| HISTORY),
+        };
+        Ok((runs, rest))
     }
 }
 
@@ -171,6 +186,10 @@ fn answer(outcomes: impl IntoIterator<Item = EraseOutcome>, rest: Option<Rest>) 
     answer
 }
 
+fn wrong_token() -> RequestError {
+    malformed("page_token", "was not returned by an earlier request")
+}
+
 fn malformed(field: &str, reason: &str) -> RequestError {
     RequestError::Malformed { field: field.to_owned(), reason: reason.to_owned() }
 }
@@ -178,7 +197,8 @@ fn malformed(field: &str, reason: &str) -> RequestError {
 impl std::fmt::Display for Rest {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
-            Self::Log { after, through } => write!(f, "{after}-{through}"),
+            Self::Log { partition: Partition::FIRST, after, through } => write!(f, "{after}-{through}"),
+            Self::Log { partition, after, through } => write!(f, "log-{partition}-{after}-{through}"),
             Self::History { shard, after: None } => write!(f, "history-{}", shard.0),
             Self::History { after: Some(after), .. } => write!(f, "history-{after}"),
         }
@@ -189,18 +209,24 @@ impl std::str::FromStr for Rest {
     type Err = RequestError;
 
     fn from_str(text: &str) -> Result<Self, RequestError> {
-        let wrong = || malformed("page_token", "was not returned by an earlier request");
+        let wrong = wrong_token;
         if let Some(rest) = text.strip_prefix("history-") {
             if let Ok(after) = rest.parse::<RunId>() {
                 return Ok(Self::History { shard: after.shard(), after: Some(after) });
             }
-            let shard = rest.parse().ok().filter(|shard| *shard < proto::names::SHARDS).ok_or_else(wrong)?;
+            let shard = rest.parse().map_err(|_| wrong())?;
             return Ok(Self::History { shard: Shard(shard), after: None });
         }
+        let (partition, text) = match text.strip_prefix("log-") {
+            Some(rest) => rest.split_once('-').ok_or_else(wrong)?,
+            None => ("0", text),
+        };
+        let partition = partition.parse().ok().and_then(|at| Partition::first(Partition::MAX).nth(at));
+        let partition = partition.ok_or_else(wrong)?;
         let parts =
             text.split_once('-').and_then(|(after, through)| Some((after.parse().ok()?, through.parse().ok()?)));
         let rest = parts.filter(|(after, through): &(u64, u64)| after < through);
-        rest.map(|(after, through)| Self::Log { after, through }).ok_or_else(wrong)
+        rest.map(|(after, through)| Self::Log { partition, after, through }).ok_or_else(wrong)
     }
 }
 
@@ -211,14 +237,33 @@ mod tests {
     #[test]
     fn a_token_comes_back_as_it_was_and_anything_else_is_refused() {
         let run: RunId = "run_0b_0193a7b4c2d07e3f8a1b2c3d4e5f6071".parse().expect("a run id");
-        for rest in
-            [Rest::Log { after: 3, through: 90 }, HISTORY, Rest::History { shard: run.shard(), after: Some(run) }]
-        {
+        let (first, last) = (Partition::FIRST, Partition::first(Partition::MAX).last().expect("there is one"));
+        for rest in [
+            Rest::Log { partition: first, after: 3, through: 90 },
+            Rest::Log { partition: last, after: 0, through: 7 },
+            HISTORY,
+            Rest::History { shard: run.shard(), after: Some(run) },
+        ] {
             assert_eq!(rest.to_string().parse::<Rest>().expect("it is one"), rest);
         }
-        for wrong in
-            ["", "history-", "history-16", "history-x", "7", "7-", "-7", "90-3", "3-x", "3-99999999999999999999999"]
-        {
+        for wrong in [
+            "",
+            "history-",
+            "history-256",
+            "history-x",
+            "7",
+            "7-",
+            "-7",
+            "90-3",
+            "3-x",
+            "3-99999999999999999999999",
+            "log-",
+            "log-1",
+            "log-1-",
+            "log-16-3-90",
+            "log-x-3-90",
+            "log-1-90-3",
+        ] {
             assert!(wrong.parse::<Rest>().is_err(), "{wrong:?}");
         }
     }

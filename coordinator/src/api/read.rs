@@ -7,7 +7,7 @@ use proto::conversation::TOOL_CALL_CONVERSATION;
 use proto::convert::fields::fields_in;
 use proto::convert::{self, api, parent_in};
 use proto::history::TOOL_CALL_HISTORY;
-use proto::{names, v1};
+use proto::v1;
 use run::{
     Answer, CallError, CallId, CommandError, Content, Decision, ErrorKind, Fields, ParentCall, RequestId, Rules, RunId,
     TenantId, Timestamp, ToolName, limit,
@@ -117,11 +117,7 @@ pub(super) fn new_run(request: v1::CreateRunRequest, custom: CustomTools) -> Res
 
 /// The call that makes a run, whose shard the run will have.
 fn parent(wire: v1::ParentCall) -> Result<ParentCall, RequestError> {
-    let parent = parent_in(wire).map_err(malformed("parent"))?;
-    if parent.run.shard().0 >= names::SHARDS {
-        return Err(malformed("parent")(format!("run {} is in no shard that there is", parent.run)));
-    }
-    Ok(parent)
+    parent_in(wire).map_err(malformed("parent"))
 }
 
 /// The calls of a request that its caller approves, by the ids that it has.

@@ -5,7 +5,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use run::{CallIndex, RunId, Shard, Timestamp};
+use owner::SHARDS_MAX;
+use run::{CallIndex, Partition, RunId, Shard, Timestamp};
 
 use super::filter::{Ask, CallFilter, Coverage, Created, Key, Page, Place, RunFilter};
 use super::{Counts, Summary, Watermark, Watermarks};
@@ -23,7 +24,7 @@ const PAGE_CALLS_MAX: usize = 10_000;
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Memory(Arc<Mutex<Runs>>);
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Runs {
     all: BTreeMap<Key, Arc<Summary>>,
     /// Runs that have not ended: few, and most requests are about them.
@@ -32,7 +33,18 @@ struct Runs {
     ended_calls: usize,
     counts: Counts,
     marks: Watermarks,
+    /// How many shards there are.
+    shards: usize,
     cut_before: Option<Timestamp>,
+}
+
+impl Default for Runs {
+    fn default() -> Self {
+        let (all, counts, cut_before) = Default::default();
+        let (open, ended, ended_calls) = Default::default();
+        let shards = usize::from(Partition::SHARDS);
+        Self { all, open, ended, ended_calls, counts, marks: [None; SHARDS_MAX], shards, cut_before }
+    }
 }
 
 impl Memory {
@@ -71,6 +83,10 @@ impl Memory {
             }
             Some(_) | None => false,
         }
+    }
+
+    pub(super) fn note_shards(&self, shards: usize) {
+        self.runs().shards = shards;
     }
 
     /// Another coordinator owns the shard now, so changes of its runs no longer arrive here.
@@ -203,7 +219,7 @@ impl Runs {
     }
 
     fn coverage(&self) -> Coverage {
-        let complete = self.marks.iter().all(|mark| mark.is_some_and(Watermark::is_settled));
+        let complete = self.marks.iter().take(self.shards).all(|mark| mark.is_some_and(Watermark::is_settled));
         Coverage { complete, cut_before: self.cut_before }
     }
 

@@ -5,7 +5,7 @@ use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use proto::names::SHARDS;
+use owner::SHARDS_MAX;
 use run::{Entry, Fact, Run, RunId, Shard, Timestamp};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
@@ -14,10 +14,10 @@ use tokio_util::sync::CancellationToken;
 use super::rebuild::{CaughtUp, Rebuild, RebuildError};
 use super::summary::{Summary, changes, changes_ended};
 use super::{Index, Unavailable, Watermark};
-use crate::nats::journal::Journal;
+use crate::nats::journal::Journals;
 use crate::nats::scan::Log;
 use crate::nats::setup::RETENTION;
-use crate::shards::Owned;
+use crate::shards::{Owned, every};
 
 /// Several changes of a run within this time are one write.
 const FLUSH: Duration = Duration::from_millis(100);
@@ -35,10 +35,10 @@ const LAST_WORDS: Duration = Duration::from_secs(2);
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Projector(Arc<Mutex<Waiting>>);
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Waiting {
     /// The shards whose changes are queued.
-    wanted: [bool; SHARDS as usize],
+    wanted: [bool; SHARDS_MAX],
     changed: HashMap<RunId, Summary>,
     /// Ended runs that changed once more; they are read from the log.
     again: HashSet<RunId>,
@@ -47,9 +47,17 @@ struct Waiting {
     /// lost.
     erasing: HashMap<RunId, u64>,
     /// The last queued entry of each shard.
-    noted: [u64; SHARDS as usize],
+    noted: [u64; SHARDS_MAX],
     /// The queue was full: changes were dropped.
     overflowed: bool,
+}
+
+impl Default for Waiting {
+    fn default() -> Self {
+        let (changed, again, erasing) = Default::default();
+        let (wanted, noted) = ([false; SHARDS_MAX], [0; SHARDS_MAX]);
+        Self { wanted, changed, again, calls: 0, erasing, noted, overflowed: false }
+    }
 }
 
 impl Projector {
@@ -150,9 +158,9 @@ pub(crate) struct ProjectorTask {
     index: Index,
     log: Log,
     owned: watch::Receiver<Owned>,
-    progress: [Progress; SHARDS as usize],
+    progress: [Progress; SHARDS_MAX],
     /// The last entry of each shard that was queued and is in the store.
-    written: [u64; SHARDS as usize],
+    written: [u64; SHARDS_MAX],
     catching_up: JoinSet<Result<Vec<CaughtUp>, RebuildError>>,
     /// The store did not answer the last request.
     away: bool,
@@ -165,8 +173,8 @@ pub(crate) fn new(index: Index, log: Log, owned: watch::Receiver<Owned>) -> (Pro
         index,
         log,
         owned,
-        progress: [Progress::Elsewhere; SHARDS as usize],
-        written: [0; SHARDS as usize],
+        progress: [Progress::Elsewhere; SHARDS_MAX],
+        written: [0; SHARDS_MAX],
         catching_up: JoinSet::new(),
         away: false,
     };
@@ -193,7 +201,7 @@ impl ProjectorTask {
                     self.tell(checked);
                 }
                 _ = prune.tick() => {
-                    let pruned = self.index.prune(expired(&self.log.journal)).await;
+                    let pruned = self.index.prune(expired(&self.log.journals)).await;
                     self.tell(pruned);
                 }
             }
@@ -216,7 +224,8 @@ impl ProjectorTask {
 
     fn look_at_ownership(&mut self) {
         let owned = *self.owned.borrow();
-        for (shard, progress) in (0..).map(Shard).zip(&mut self.progress) {
+        self.index.note_shards(owned.of_all());
+        for (shard, progress) in every().zip(&mut self.progress) {
             let index = usize::from(shard.0);
             match (owned.holds(shard), *progress) {
                 (true, Progress::Elsewhere) => {
@@ -309,7 +318,7 @@ impl ProjectorTask {
 
     async fn advance(&mut self) -> Result<(), Unavailable> {
         let mut lost = 0;
-        for (shard, written) in (0..).map(Shard).zip(self.written) {
+        for (shard, written) in every().zip(self.written) {
             let progress = &mut self.progress[usize::from(shard.0)];
             let Progress::Current(mark) = *progress else { continue };
             if written <= mark.through {
@@ -339,9 +348,11 @@ impl ProjectorTask {
             lost.into_iter().for_each(|shard| self.progress[shard] = Progress::Behind);
         }
         if self.catching_up.is_empty() && self.progress.contains(&Progress::Behind) {
-            let mut shards = Vec::new();
-            for (shard, progress) in (0..).map(Shard).zip(&mut self.progress) {
-                if *progress == Progress::Behind {
+            // Those of one partition, because positions in the log are those of a partition.
+            let mut shards: Vec<Shard> = Vec::new();
+            for (shard, progress) in every().zip(&mut self.progress) {
+                let is_next = shards.first().is_none_or(|first| first.partition() == shard.partition());
+                if *progress == Progress::Behind && is_next {
                     shards.push(shard);
                     *progress = Progress::CatchingUp;
                 }
@@ -382,8 +393,8 @@ fn warn_lost(shards: usize) {
 }
 
 /// Runs created before this moment are not in the log any more.
-pub(super) fn expired(journal: &Journal) -> Timestamp {
-    ::nats::now().before(RETENTION).max(journal.oldest().before(run::NEVER_OPENED_AFTER))
+pub(super) fn expired(journals: &Journals) -> Timestamp {
+    ::nats::now().before(RETENTION).max(journals.oldest().before(run::NEVER_OPENED_AFTER))
 }
 
 fn interval(every: Duration) -> tokio::time::Interval {

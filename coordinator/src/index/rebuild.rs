@@ -4,7 +4,6 @@
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
-use proto::names::SHARDS;
 use run::{Entry, Run, RunId, Shard};
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
@@ -43,7 +42,7 @@ pub(super) struct CaughtUp {
 }
 
 impl Rebuild {
-    /// Reads the entries of these shards that the store lacks. A shard that is missing in the result was changed by
+    /// Reads the entries of these shards of a partition that the store lacks. A shard that is missing in the result was changed by
     /// another process meanwhile and must be read again.
     pub(super) async fn catch_up(self, shards: Vec<Shard>) -> Result<Vec<CaughtUp>, RebuildError> {
         let started = Instant::now();
@@ -110,7 +109,7 @@ async fn fold(
     // Runs that are carried may have nothing in the log.
     let mut carried = Vec::new();
     for shard in shards.iter().filter(|_| after == 0) {
-        carried.extend(log.journal.carried_runs(*shard).await?);
+        carried.extend(log.journals.of_shard(*shard).carried_runs(*shard).await?);
     }
     let reader = log.clone();
     reading.spawn(async move { reader.read(&shards, after, through, &sender).await });
@@ -218,7 +217,7 @@ impl Fold {
 /// The run, folded from the log; `None` if the log does not hold its beginning.
 pub(super) async fn replay(log: &Log, id: RunId) -> Result<Option<Summary>, ReadError> {
     let mut folded = Folded::new(id);
-    let mut pages = RunPages::new(log.journal.clone(), id, PAGE_BYTES);
+    let mut pages = RunPages::new(log.journals.of(id), id, PAGE_BYTES);
     loop {
         let page = pages.next_known().await?;
         if page.is_cut {
@@ -229,11 +228,6 @@ pub(super) async fn replay(log: &Log, id: RunId) -> Result<Option<Summary>, Read
             return Ok(folded.summary());
         }
     }
-}
-
-/// All of them.
-pub(super) fn every_shard() -> Vec<Shard> {
-    (0..SHARDS).map(Shard).collect()
 }
 
 #[cfg(test)]

@@ -25,7 +25,6 @@ use std::path::Path;
 use std::sync::Arc;
 
 use ::redis::{Pipeline, pipe};
-use proto::names::SHARDS;
 use proto::v1::RunStatus;
 use run::{RunId, Shard, Timestamp};
 
@@ -34,6 +33,8 @@ use crate::index::filter::{Coverage, Key};
 use crate::index::summary::Summary;
 use crate::index::{Unavailable, Watermark, Watermarks};
 use crate::nats::setup::RETENTION;
+use crate::shards::every;
+use owner::SHARDS_MAX;
 
 pub(crate) use self::check::Member;
 pub use self::link::UrlError;
@@ -229,11 +230,11 @@ fn mark_of(text: &str) -> Option<Watermark> {
 async fn marks(link: &Link) -> Result<Watermarks, Unavailable> {
     let mut pipeline = pipe();
     pipeline.cmd("HMGET").arg(MARKS);
-    (0..SHARDS).for_each(|shard| {
-        pipeline.arg(Shard(shard).to_string());
+    every().for_each(|shard| {
+        pipeline.arg(shard.to_string());
     });
     let (texts,): (Vec<Option<String>>,) = link.ask(link.live().await?, &pipeline).await?;
-    let mut marks: Watermarks = Watermarks::default();
+    let mut marks: Watermarks = [None; SHARDS_MAX];
     for (mark, text) in marks.iter_mut().zip(texts) {
         *mark = text.as_deref().and_then(mark_of);
     }

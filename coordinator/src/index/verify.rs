@@ -10,7 +10,7 @@ use tokio::task::JoinSet;
 
 use super::filter::{Coverage, Key};
 use super::projector::expired;
-use super::rebuild::{Fold, RebuildError, every_shard, replay};
+use super::rebuild::{Fold, RebuildError, replay};
 use super::summary::Summary;
 use super::{Index, Watermark};
 use crate::index::redis::Member;
@@ -68,44 +68,22 @@ async fn compare_all(
 ) -> Result<(), RebuildError> {
     let marks = index.marks().await?;
     let settled = |shard: &Shard| marks[usize::from(shard.0)].is_some_and(Watermark::is_settled);
-    let shards: Vec<Shard> = every_shard().into_iter().filter(settled).collect();
     let Coverage { complete, cut_before } = index.coverage().await?;
-    let through = log.tip(&shards).await?;
-    let ignored_before = expired(&log.journal).after(LAST_MINUTES);
+    let ignored_before = expired(&log.journals).after(LAST_MINUTES);
+    let partitions = log.journals.partitions();
     let mut comparison =
         Comparison { index, log, ignored_before, cut_before, message: Word::default(), suspects: Vec::new() };
-
-    let (sender, mut batches) = mpsc::channel(BATCHES_AHEAD);
-    let mut reading = JoinSet::new();
-    let (reader, wanted) = (comparison.log.clone(), shards.clone());
-    reading.spawn(async move { reader.read(&wanted, 0, through, &sender).await });
-    let mut fold = Fold::default();
-    let mut reported = 0;
-    while let Some(batch) = batches.recv().await {
-        comparison.message.entries += batch.entries.len() as u64;
-        batch.entries.into_iter().for_each(|(id, entry)| fold.take(id, &entry));
-        let ended = fold.take_ended();
-        comparison.compare(&ended).await?;
-        if comparison.message.entries >= reported + 10_000 {
-            reported = comparison.message.entries;
-            if !comparison.send_findings(messages).await {
-                return Ok(());
-            }
+    for partition in partitions {
+        let shards: Vec<Shard> = partition.shards().filter(settled).collect();
+        if !shards.is_empty() && !comparison.compare_partition(shards, messages).await? {
+            return Ok(());
         }
     }
-    if let Some(read) = reading.join_next().await {
-        read.map_err(|_| ReadError::new(&"the reader of the log ended"))??;
-    }
-    comparison.find_others(&fold, &shards).await?;
-    let (open, again) = fold.finish();
-    comparison.compare(&open).await?;
-    comparison.suspects.extend(again.into_iter().map(Suspect::Run));
     let differences = comparison.check_again(messages).await?;
     comparison.message.end = Some(End { differences, complete });
     comparison.send_findings(messages).await;
     Ok(())
 }
-
 /// A possible difference.
 #[derive(Debug, Clone, PartialEq)]
 enum Suspect {
@@ -123,6 +101,40 @@ struct Comparison {
 }
 
 impl Comparison {
+    /// Compares these shards of a partition. `false` if the receiver is gone.
+    async fn compare_partition(
+        &mut self,
+        shards: Vec<Shard>,
+        messages: &mpsc::Sender<Result<Word, RebuildError>>,
+    ) -> Result<bool, RebuildError> {
+        let through = self.log.tip(&shards).await?;
+        let (sender, mut batches) = mpsc::channel(BATCHES_AHEAD);
+        let mut reading = JoinSet::new();
+        let (reader, wanted) = (self.log.clone(), shards.clone());
+        reading.spawn(async move { reader.read(&wanted, 0, through, &sender).await });
+        let (mut fold, mut reported) = (Fold::default(), self.message.entries);
+        while let Some(batch) = batches.recv().await {
+            self.message.entries += batch.entries.len() as u64;
+            batch.entries.into_iter().for_each(|(id, entry)| fold.take(id, &entry));
+            let ended = fold.take_ended();
+            self.compare(&ended).await?;
+            if self.message.entries >= reported + 10_000 {
+                reported = self.message.entries;
+                if !self.send_findings(messages).await {
+                    return Ok(false);
+                }
+            }
+        }
+        if let Some(read) = reading.join_next().await {
+            read.map_err(|_| ReadError::new(&"the reader of the log ended"))??;
+        }
+        self.find_others(&fold, &shards).await?;
+        let (open, again) = fold.finish();
+        self.compare(&open).await?;
+        self.suspects.extend(again.into_iter().map(Suspect::Run));
+        Ok(true)
+    }
+
     /// `false` if the receiver is gone.
     async fn send_findings(&mut self, messages: &mpsc::Sender<Result<Word, RebuildError>>) -> bool {
         let Word { entries, runs, .. } = self.message;
@@ -138,7 +150,7 @@ impl Comparison {
 
     /// Whether the log may have lost entries of the run, also since the comparison began.
     fn is_leaving(&self, run: RunId) -> bool {
-        run.created_at() < self.ignored_before.max(self.log.journal.oldest().after(OPENED_LATER))
+        run.created_at() < self.ignored_before.max(self.log.journals.of(run).oldest().after(OPENED_LATER))
     }
 
     /// Whether the index should have the run.

@@ -1,12 +1,13 @@
 //! Checks a broker without a coordinator: whether everything exists, has the right settings, and works.
 
+mod partitions;
 mod room;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Display;
 use std::time::Duration;
 
-use async_nats::jetstream::context::{AccountErrorKind, ConsumerInfoErrorKind, ContextBuilder, GetStreamErrorKind};
+use async_nats::jetstream::context::{AccountErrorKind, ContextBuilder, GetStreamErrorKind};
 use async_nats::jetstream::stream::{Config, Info, Stream};
 use async_nats::jetstream::{self, Context, ErrorCode, kv};
 use async_nats::{Client, Request, ServerInfo, Subscriber};
@@ -16,13 +17,15 @@ use nats::access::{ACCOUNT, Party, WHO_AM_I};
 use owner::membership::LEASE;
 use proto::convert::worker::{Heartbeat, decode_advertisement};
 use proto::names;
-use run::{PoolId, WorkerId};
+use run::{Partition, PoolId, WorkerId};
 use tokio::time::Instant;
 
 use super::durability::{self, Synced};
 use super::journal::{SILENT, current_replicas, millis};
 use super::pauses::paused_pool;
-use super::setup::{BUCKETS, JOBS_UNDER_WAY_MAX, LogOptions, SIZED_BY_LOG, bucket_bytes, log_config};
+use super::setup::{
+    BUCKETS, JOBS_UNDER_WAY_MAX, LogOptions, SIZED_BY_LOG, bucket_bytes, log_config, partition_subjects,
+};
 
 /// How long one request may take: a broker that is slower has a problem.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(3);
@@ -111,6 +114,8 @@ pub async fn examine(nats_url: &str, credentials: &Credentials) -> Vec<Finding> 
                 room::memory(&context, info).await,
                 consumers(info),
             ]);
+            let further = partitions::further(&context).await;
+            findings.extend(partitions::examine(info, &further));
             findings.extend(buckets(&context, &info.config).await);
             findings.push(owners(&context).await);
             findings.push(clock(&context).await);
@@ -118,7 +123,8 @@ pub async fn examine(nats_url: &str, credentials: &Credentials) -> Vec<Finding> 
                 Ok(heartbeats) => listen(heartbeats, since).await,
                 Err(_) => BTreeMap::new(),
             };
-            findings.extend(pools(&context, &stream, &workers).await);
+            let streams = [stream].into_iter().chain(further.into_iter().filter_map(|(_, found)| found.ok()));
+            findings.extend(pools(&context, &streams.collect::<Vec<_>>(), &workers).await);
         }
         Err(error) if is_missing(error.kind()) => {
             let found = format!("there is no stream {}", names::STREAM);
@@ -204,8 +210,11 @@ fn is_missing(kind: GetStreamErrorKind) -> bool {
 /// Whether the log has the settings that a coordinator makes.
 fn settings(found: &Config) -> Finding {
     let ours = log_config(&LogOptions::default());
+    let partition = names::STREAMS.iter().position(|stream| *stream == found.name).unwrap_or(0);
+    let of_partition = Partition::first(Partition::MAX).nth(partition).map(partition_subjects);
+    let is_alone = partition == 0 && found.subjects == ours.subjects;
     let differ = [
-        ("subjects", found.subjects != ours.subjects),
+        ("subjects", !is_alone && Some(&found.subjects) != of_partition.as_ref()),
         ("retention", found.retention != ours.retention),
         ("discard", found.discard != ours.discard),
         ("max_age", !found.max_age.is_zero() && found.max_age < ours.max_age),
@@ -447,31 +456,28 @@ async fn listen(mut heartbeats: Subscriber, since: Instant) -> Workers {
     }
 }
 
-async fn pools(context: &Context, log: &Stream, workers: &Workers) -> Vec<Finding> {
+async fn pools(context: &Context, log: &[Stream], workers: &Workers) -> Vec<Finding> {
     let advertisements = match entries(context, names::TOOLS_BUCKET).await {
         Ok(entries) => entries,
         Err(error) => return vec![Finding::fail("pools", error, "see bucket ty-tools")],
     };
-    // One by one: listing all would wait for a coordinator's feed on a server that is gone.
-    let names: Vec<String> = match log.consumer_names().try_collect().await {
-        Ok(names) => names,
-        Err(error) => {
-            let advice = "the log does not list its queues: see the lines `servers` and `replicas`, and bring back \
-                what is gone";
-            return vec![Finding::fail("pools", error, advice)];
-        }
-    };
     let mut queues: Vec<jetstream::consumer::Info> = Vec::new();
-    for name in names.iter().filter(|name| name.starts_with("pool-")) {
-        match log.consumer_info(name).await {
-            Ok(queue) => queues.push(queue),
-            Err(error) if error.kind() == ConsumerInfoErrorKind::NotFound => {}
-            Err(error) => {
-                let advice =
-                    "the queue has no leader: see the lines `servers` and `replicas`, and bring back what is gone";
-                return vec![Finding::fail("pools", format!("{name}: {error}"), advice)];
-            }
+    for (place, stream) in log.iter().enumerate() {
+        let found = match partitions::queues_of(stream).await {
+            Ok(found) => found,
+            Err(finding) => return vec![*finding],
+        };
+        if place == 0 {
+            queues = found;
+            continue;
         }
+        // Those that are in each partition, with the sum of their jobs.
+        queues.retain_mut(|queue| {
+            let Some(other) = found.iter().find(|other| other.name == queue.name) else { return false };
+            queue.num_pending += other.num_pending;
+            queue.num_ack_pending += other.num_ack_pending;
+            true
+        });
     }
     let paused: BTreeSet<PoolId> = match entries(context, names::PAUSES_BUCKET).await {
         Ok(entries) => entries.iter().filter_map(|entry| paused_pool(&entry.key)).collect(),

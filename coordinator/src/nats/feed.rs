@@ -1,6 +1,7 @@
-//! The entries of shards, in order, each once: the input of the coordinator's folds. If all shards are ours they are
-//! followed together, because one consumer of everything costs the broker less than many of a part.
+//! The entries of shards, in order, each once: the input of the coordinator's folds. If all shards of a partition are
+//! ours they are followed together, because one consumer of everything costs the broker less than many of a part.
 
+use std::collections::BTreeSet;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -16,12 +17,12 @@ use futures::task::AtomicWaker;
 use futures::{FutureExt as _, Stream as _};
 use proto::names;
 use proto::subject;
-use run::Shard;
+use run::{Partition, Shard};
 use tokio::time::Sleep;
 
 use super::Broker;
 use super::journal::{Decoded, decode, millis};
-use crate::shards::{ShardSet, every};
+use crate::shards::ShardSet;
 
 /// Entries passed on together: enough to save wake-ups, few enough to stay responsive.
 const BATCH_MAX: usize = 256;
@@ -95,7 +96,7 @@ impl Feeds {
         self.feeds.iter().any(|feed| feed.shards.contains(shard))
     }
 
-    /// Follows shards from after `position`, in place of how they were followed before.
+    /// Follows shards of a partition from after `position`, in place of how they were followed before.
     pub(crate) fn follow(&mut self, shards: ShardSet, position: u64) {
         if shards.is_empty() {
             return;
@@ -104,10 +105,11 @@ impl Feeds {
         self.push(shards, position);
     }
 
-    /// All shards are one feed; otherwise each shard has its own, because a consumer has one filter. With several
-    /// filters in one consumer the broker came to a standstill under the torture command.
+    /// All shards of a partition are one feed; otherwise each shard has its own, because a consumer has one filter. With
+    /// several filters in one consumer the broker came to a standstill under the torture command.
     fn push(&mut self, shards: ShardSet, position: u64) {
-        let parts = if shards == every().collect() { vec![shards] } else { shards.iter().map(one).collect() };
+        let is_whole = shards.iter().next().is_some_and(|first| shards == whole(first.partition()));
+        let parts = if is_whole { vec![shards] } else { shards.iter().map(one).collect() };
         for shards in parts {
             let state = self.opening(shards, position);
             self.feeds.push(Feed::new(shards, position, state));
@@ -130,14 +132,21 @@ impl Feeds {
         }
     }
 
-    /// Merges all feeds into one if their positions are close to each other.
+    /// Merges all feeds of a partition into one if their positions are close to each other.
     pub(crate) fn merge(&mut self) {
-        let positions = self.feeds.iter().map(|feed| feed.position);
-        let (Some(first), Some(last)) = (positions.clone().min(), positions.max()) else { return };
-        let followed = self.feeds.iter().fold(ShardSet::default(), |all, feed| all.union(feed.shards));
-        if self.feeds.len() > 1 && followed == every().collect() && last - first <= MERGE_WITHIN {
-            self.feeds.clear();
-            self.push(followed, first);
+        let partitions: BTreeSet<Partition> = self.feeds.iter().filter_map(Feed::partition).collect();
+        for partition in partitions {
+            let parts = || self.feeds.iter().filter(|feed| feed.partition() == Some(partition));
+            let (Some(first), Some(last)) =
+                (parts().map(|feed| feed.position).min(), parts().map(|feed| feed.position).max())
+            else {
+                continue;
+            };
+            let followed = parts().fold(ShardSet::default(), |all, feed| all.union(feed.shards));
+            if parts().count() > 1 && followed == whole(partition) && last - first <= MERGE_WITHIN {
+                self.feeds.retain(|feed| feed.partition() != Some(partition));
+                self.push(followed, first);
+            }
         }
     }
 
@@ -188,6 +197,11 @@ impl Feed {
     fn new(shards: ShardSet, position: u64, state: State) -> Self {
         let woken = Arc::new(Woken { is_woken: AtomicBool::new(true), task: AtomicWaker::new() });
         Self { shards, position, state, woken }
+    }
+
+    /// The partition of its shards.
+    fn partition(&self) -> Option<Partition> {
+        self.shards.iter().next().map(Shard::partition)
     }
 
     /// Goes on in another state.
@@ -252,6 +266,10 @@ impl Feed {
     }
 }
 
+fn whole(partition: Partition) -> ShardSet {
+    partition.shards().collect()
+}
+
 fn one(shard: Shard) -> ShardSet {
     [shard].into_iter().collect()
 }
@@ -264,7 +282,9 @@ type OpenError = Box<dyn std::error::Error + Send + Sync>;
 
 async fn open(client: Client, context: Context, shards: ShardSet, position: u64) -> Result<Ordered, OpenError> {
     let mut shards = shards.iter();
-    let filter = match (shards.next(), shards.next()) {
+    let (first, second) = (shards.next(), shards.next());
+    let stream = names::stream(first.map_or(Partition::FIRST, Shard::partition));
+    let filter = match (first, second) {
         (Some(shard), None) => subject::of_shard(shard),
         _ => names::STREAM_SUBJECTS.to_owned(),
     };
@@ -275,6 +295,6 @@ async fn open(client: Client, context: Context, shards: ShardSet, position: u64)
         deliver_policy: DeliverPolicy::ByStartSequence { start_sequence: position + 1 },
         ..OrderedConfig::default()
     };
-    let consumer = context.create_consumer_on_stream(config, names::STREAM).await?;
+    let consumer = context.create_consumer_on_stream(config, stream).await?;
     Ok(consumer.messages().await?)
 }

@@ -1,5 +1,5 @@
-//! Appends to the log and reads it: the only writer of coordinators' events, with compare-and-set where a command needs
-//! it.
+//! Appends to a partition of the log and reads it: the only writer of coordinators' events, with compare-and-set where
+//! a command needs it. [`Journals`] has those of all partitions.
 
 mod absent;
 mod append;
@@ -7,6 +7,7 @@ mod carried;
 mod erase;
 mod gone;
 mod pages;
+mod partitions;
 mod past;
 mod room;
 mod shard;
@@ -16,6 +17,8 @@ pub(crate) use self::carried::{CarryError, Fence, Order};
 pub(crate) use self::pages::RunPages;
 use self::pages::all_of;
 use self::pages::{Batch, Stored};
+pub(crate) use self::partitions::Journals;
+use self::partitions::Sizes;
 pub(crate) use self::past::Past;
 pub(crate) use self::room::{Bound, ROOM_PERCENT};
 pub(crate) use self::shard::Whole;
@@ -23,8 +26,8 @@ pub(crate) use self::tail::LogNow;
 
 use std::collections::VecDeque;
 use std::ops::Deref;
-use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use async_nats::HeaderMap;
@@ -38,10 +41,9 @@ use proto::convert::history::HistoryMessage;
 use proto::convert::{InvalidMessage, log};
 use proto::names;
 use proto::subject::{self, Subject, SubjectKind};
-use run::{Entry, Event, RunId, Shard, Timestamp};
-use tokio::sync::{Semaphore, watch};
+use run::{Entry, Event, Partition, RunId, Shard, Timestamp};
+use tokio::sync::Semaphore;
 use tokio::time::Instant;
-use tokio_util::sync::CancellationToken;
 
 use ::nats::append::PAUSE;
 
@@ -49,7 +51,6 @@ use self::append::UNHEARD_MAX;
 use self::room::{Amount, Room};
 use super::Broker;
 use super::setup::LOG_BYTES_PER_MESSAGE;
-use crate::metrics::COUNTS;
 use owner::Known;
 
 /// The expected sequence on a subject without entries.
@@ -78,8 +79,6 @@ const READING_MAX: usize = 16;
 /// Statuses of a batched read.
 const END_OF_BATCH: u16 = 204;
 const NOTHING_THERE: u16 = 404;
-/// How long a check of the log's size may take before the next one.
-const ROOM_PATIENCE: Duration = Duration::from_secs(2);
 /// Roughly the bytes that the broker stores with each entry beside its payload: subject, headers and bookkeeping.
 const ENTRY_BYTES: u64 = 128;
 /// A server from which the log's leader received nothing for this long is considered lost.
@@ -98,6 +97,9 @@ pub(crate) struct Journal {
 #[derive(Debug)]
 pub(crate) struct Parts {
     broker: Broker,
+    partition: Partition,
+    /// The name of the partition's stream.
+    stream: &'static str,
     room: Room,
     /// Limits the entries that were sent without a requested answer and are not confirmed by the feed yet.
     unheard: Semaphore,
@@ -108,6 +110,12 @@ pub(crate) struct Parts {
     first: AtomicU64,
     /// The last entry of the log when its size was read.
     tip: AtomicU64,
+    /// The entries before this one would leave the log if nothing needed them: owners carry runs that do.
+    leaves_before: AtomicU64,
+    /// When the log last had a leader, and when it was created; in milliseconds since 1970, 0 before it is known.
+    led_at: AtomicU64,
+    created_at: AtomicU64,
+    sizes: Mutex<Option<Sizes>>,
     /// Until when the feed counts as late, in milliseconds since 1970.
     behind_until: AtomicU64,
     last_mark: tokio::sync::Mutex<absent::LastMark>,
@@ -225,17 +233,23 @@ pub(crate) enum Opened {
 }
 
 impl Journal {
-    pub(crate) fn new(broker: &Broker) -> Self {
+    pub(crate) fn new(broker: &Broker, partition: Partition) -> Self {
         let (unheard, turns) = (Semaphore::new(UNHEARD_MAX), Turns::default());
         let behind_until = AtomicU64::new(0);
         let parts = Parts {
             broker: broker.clone(),
+            partition,
+            stream: names::stream(partition),
             room: Room::default(),
             unheard,
             turns,
             oldest: AtomicU64::new(0),
             first: AtomicU64::new(0),
             tip: AtomicU64::new(0),
+            leaves_before: AtomicU64::new(0),
+            led_at: AtomicU64::new(::nats::now().0),
+            created_at: AtomicU64::new(0),
+            sizes: Mutex::default(),
             behind_until,
             last_mark: tokio::sync::Mutex::default(),
         };
@@ -291,12 +305,8 @@ impl Journal {
     }
 
     async fn last_on_once(&self, subject: &str) -> Result<Option<StreamMessage>, ReadError> {
-        let stream = self
-            .broker
-            .context
-            .get_stream_no_info(names::STREAM)
-            .await
-            .map_err(|error| ReadError(error.to_string()))?;
+        let stream =
+            self.broker.context.get_stream_no_info(self.stream).await.map_err(|error| ReadError(error.to_string()))?;
         match stream.get_last_raw_message_by_subject(subject).await {
             Ok(message) => Ok(Some(message)),
             Err(error) if error.kind() == jetstream::stream::LastRawMessageErrorKind::NoMessageFound => Ok(None),
@@ -390,51 +400,6 @@ impl Journal {
         }
     }
 
-    /// Watches the size of the log, until `stop`, because accepted work needs room to end. `led` is updated whenever
-    /// the log has a leader.
-    pub(crate) async fn watch_room(self, led: watch::Sender<Instant>, stop: CancellationToken) {
-        loop {
-            let counted = self.room.counted();
-            match tokio::time::timeout(ROOM_PATIENCE, self.broker.context.get_stream(names::STREAM)).await {
-                Ok(Ok(stream)) => {
-                    let info = stream.cached_info();
-                    // A server that lost the others still answers, and names no leader. A single server has no cluster.
-                    if info.cluster.as_ref().is_none_or(|cluster| cluster.leader.is_some()) {
-                        led.send_replace(Instant::now());
-                    }
-                    let seen = Amount { bytes: info.state.bytes, messages: info.state.messages };
-                    self.room.seen(seen, limits(&info.config), counted);
-                    let log = LogNow::of(info);
-                    self.note_oldest(log.oldest);
-                    self.note_first(log.first);
-                    self.note_tip(log.last);
-                    count(info, &log);
-                }
-                Ok(Err(error)) => tracing::warn!(%error, "reading the size of the log failed"),
-                Err(_) => tracing::warn!("reading the size of the log timed out"),
-            }
-            tokio::select! {
-                () = self.room.wait_for_look() => {}
-                () = stop.cancelled() => return,
-            }
-        }
-    }
-
-    /// The job of a call that was accepted is appended later, and takes so many bytes.
-    pub(crate) fn defer(&self, bytes: u64) {
-        self.room.defer(bytes);
-    }
-
-    /// Stores how many jobs of accepted calls are still to be appended, and their bytes.
-    pub(crate) fn count_deferred(&self, messages: u64, bytes: u64) {
-        self.room.count_deferred(Amount { bytes, messages });
-    }
-
-    /// The bound of the log that is reached and at which new work is rejected, if any.
-    pub(crate) fn crowded(&self) -> Option<Bound> {
-        self.room.crowded()
-    }
-
     /// Entries on `filter` with a sequence above `after`: one page, read in one request, which is retried for a while
     /// if it fails.
     pub(crate) async fn page(&self, filter: &str, after: u64, entries_max: usize) -> Result<Page, ReadError> {
@@ -455,7 +420,7 @@ impl Journal {
         let inbox = self.broker.client.new_inbox();
         let unavailable = |error: &dyn std::fmt::Display| ReadError(error.to_string());
         let mut replies = self.broker.client.subscribe(inbox.clone()).await.map_err(|error| unavailable(&error))?;
-        let subject = format!("$JS.API.DIRECT.GET.{}", names::STREAM);
+        let subject = format!("$JS.API.DIRECT.GET.{}", self.stream);
         let published = self.broker.client.publish_with_reply(subject, inbox, request.to_string().into()).await;
         published.map_err(|error| unavailable(&error))?;
         let mut batch = Batch { messages: Vec::new(), last: false };
@@ -571,21 +536,6 @@ pub(super) fn decode(subject: &str, payload: Bytes, sequence: u64, at: Timestamp
 fn limits(config: &Config) -> Amount {
     let limit = |found: i64| u64::try_from(found).ok().filter(|limit| *limit > 0).unwrap_or(u64::MAX);
     Amount { bytes: limit(config.max_bytes), messages: limit(config.max_messages) }
-}
-
-/// Exports the size of the log as metrics.
-fn count(info: &Info, log: &LogNow) {
-    let limits = limits(&info.config);
-    COUNTS.log_bytes.set(info.state.bytes as f64);
-    COUNTS.log_bytes_max.set(limits.bytes as f64);
-    COUNTS.log_messages.set(info.state.messages as f64);
-    // A ratio to this is 0 in a log without the bound.
-    COUNTS.log_messages_max.set(if limits.messages == u64::MAX { f64::INFINITY } else { limits.messages as f64 });
-    COUNTS.log_subjects.set(info.state.subjects_count as f64);
-    let age = if info.state.messages == 0 { Duration::ZERO } else { ::nats::now().since(log.first_at) };
-    COUNTS.log_age.set(age.as_secs_f64());
-    COUNTS.log_replicas.set(info.config.num_replicas as f64);
-    COUNTS.log_replicas_current.set(current_replicas(info) as f64);
 }
 
 /// Copies of the log that have everything that is stored: the leader's own and those that follow it.

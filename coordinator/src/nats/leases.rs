@@ -11,8 +11,7 @@ use futures::{FutureExt as _, StreamExt as _};
 use owner::membership::{
     self, Action, Answer, CHECK, Change, Found, Key, Notice, Operation, REQUEST_PATIENCE, Request,
 };
-use proto::names;
-use run::Shard;
+use run::{Partition, Shard};
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 use tokio::time::Instant;
@@ -28,6 +27,8 @@ pub(crate) struct Membership {
     store: kv::Store,
     machine: membership::Membership,
     published: watch::Sender<Owned>,
+    /// How many partitions the log has.
+    partitions: watch::Receiver<usize>,
     requests: JoinSet<(Request, Result<Answer, String>)>,
 }
 
@@ -36,12 +37,12 @@ impl Membership {
     pub(crate) async fn join(
         broker: &Broker,
         who: String,
-        published: watch::Sender<Owned>,
+        (published, partitions): (watch::Sender<Owned>, watch::Receiver<usize>),
     ) -> Result<Self, SetupError> {
         let (store, patience) = (broker.leases.clone(), Patience::new("our lease"));
         let name = uuid::Uuid::now_v7().simple().to_string();
-        let machine = membership::Membership::new(name, who, names::SHARDS, now());
-        let mut joining = Self { store, machine, published, requests: JoinSet::new() };
+        let machine = membership::Membership::new(name, who, shards_of(*partitions.borrow()), now());
+        let mut joining = Self { store, machine, published, partitions, requests: JoinSet::new() };
         loop {
             joining.perform();
             let refusal = match joining.requests.join_next().await {
@@ -70,6 +71,10 @@ impl Membership {
                 Some(done) = self.requests.join_next() => {
                     self.answered(finished(done));
                 }
+                Ok(()) = self.partitions.changed() => {
+                    let shards = shards_of(*self.partitions.borrow_and_update());
+                    self.machine.handle_shards(shards, now());
+                }
                 Some(shard) = written.recv() => self.machine.handle_snapshot_stored(shard, now()),
                 change = changes.next() => match change {
                     Some(entry) => self.changed(&entry),
@@ -85,7 +90,7 @@ impl Membership {
             match action {
                 Action::Publish => {
                     let until = Instant::from_std(self.machine.until());
-                    self.published.send_replace(Owned::new(until, *self.machine.claims()));
+                    self.published.send_replace(Owned::new(until, *self.machine.claims(), self.machine.shards()));
                 }
                 Action::Send(request) => {
                     let store = self.store.clone();
@@ -127,6 +132,10 @@ impl Membership {
             self.machine.handle_all_seen(now());
         }
     }
+}
+
+fn shards_of(partitions: usize) -> usize {
+    partitions * usize::from(Partition::SHARDS)
 }
 
 fn now() -> std::time::Instant {

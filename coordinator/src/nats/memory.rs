@@ -58,7 +58,10 @@ pub(crate) struct Held {
 impl Broker {
     /// `None`: the broker does not answer.
     pub(crate) async fn held(&self) -> Option<Held> {
-        let log = self.context.get_stream(names::STREAM).await.ok()?.cached_info().state.subjects_count;
+        let mut log = 0;
+        for stream in self.streams() {
+            log += self.context.get_stream(stream).await.ok()?.cached_info().state.subjects_count;
+        }
         let requests = self.requests.stream.get_info().await.ok()?.state.subjects_count;
         let objects = self.context.get_stream(names::OBJECTS).await.ok();
         let objects = objects.as_ref().map(|objects| objects.cached_info());

@@ -12,12 +12,13 @@ use futures::StreamExt as _;
 use nats::Credentials;
 use nats::access::Party;
 use proto::names;
+use run::Partition;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::durability::Durability;
 use super::journal::ROOM_PERCENT;
-use super::setup::{RETENTION, SIZED_BY_LOG, bucket_bytes};
+use super::setup::{RETENTION, SIZED_BY_LOG, bucket_bytes, partition_subjects};
 
 /// How long the broker may take for one request.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
@@ -35,17 +36,18 @@ const NO_STREAM: u64 = 10_059;
 /// that is newer than the log opens its run again, while a run whose id is missing could be opened twice. Objects come
 /// last, so that all objects to which the log refers are included. What is carried comes right after the log: entries
 /// that left the log before it was copied are there.
-const BACKED_UP: [&str; 9] = [
-    "KV_ty-schedules",
-    names::STREAM,
-    "KV_ty-carried",
-    names::WEBHOOKS_STREAM,
-    "KV_ty-requests",
-    "KV_ty-tools",
-    "KV_ty-pauses",
-    "KV_ty-records",
-    names::OBJECTS,
-];
+fn backed_up() -> impl Iterator<Item = &'static str> {
+    let behind = [
+        "KV_ty-carried",
+        names::WEBHOOKS_STREAM,
+        "KV_ty-requests",
+        "KV_ty-tools",
+        "KV_ty-pauses",
+        "KV_ty-records",
+        names::OBJECTS,
+    ];
+    ["KV_ty-schedules"].into_iter().chain(names::STREAMS).chain(behind)
+}
 /// Streams that a coordinator creates if they are missing, and that are not backed up.
 const MADE_ANEW: [&str; 2] = ["KV_ty-leases", "KV_ty-snapshots"];
 
@@ -69,6 +71,12 @@ pub enum OperateError {
         RETENTION.as_secs() / 3600
     )]
     TooShort,
+    #[error(
+        "the log has {found} partition{}, and may have {} at most: partitions are added and never removed, so give a \
+        number between the two, not {asked}",
+        if *.found == 1 { "" } else { "s" }, Partition::MAX
+    )]
+    Partitions { found: usize, asked: usize },
     #[error("there is no {0} at the broker: start a coordinator, which creates it")]
     NoStream(String),
     #[error(
@@ -162,8 +170,9 @@ impl Operator {
     /// # Errors
     /// If the broker does not answer, or has no log.
     pub async fn usage(&self) -> Result<Vec<StreamUsage>, OperateError> {
-        let mut found = Vec::new();
-        for stream in BACKED_UP.into_iter().chain(MADE_ANEW) {
+        let (log, mut found) = (self.log().await?, Vec::new());
+        let is_made = |stream: &&str| !names::STREAMS.contains(stream) || log.contains(stream);
+        for stream in backed_up().filter(is_made).chain(MADE_ANEW) {
             let Some(info) = self.info(stream).await? else { continue };
             let age_max = Duration::from_nanos(info.number("max_age"));
             found.push(StreamUsage {
@@ -177,17 +186,65 @@ impl Operator {
                 replicas: info.number("num_replicas"),
             });
         }
+        Ok(found)
+    }
+
+    /// The streams of the log, one for each partition.
+    async fn log(&self) -> Result<Vec<&'static str>, OperateError> {
+        let mut found = Vec::new();
+        for stream in names::STREAMS {
+            if self.info(stream).await?.is_none() {
+                break;
+            }
+            found.push(stream);
+        }
         if found.is_empty() { Err(OperateError::NoStream(names::STREAM.to_owned())) } else { Ok(found) }
     }
 
-    /// Sets the size of the log, and of the buckets that depend on it.
+    /// Adds partitions to the log until it has `count`, each with the settings of the first one. Coordinators and
+    /// workers find them within seconds, and runs that are open stay where they are. Returns the names of the new
+    /// streams.
+    ///
+    /// # Errors
+    /// If the log has more already, or the broker has no room.
+    pub async fn partition(&self, count: usize) -> Result<Vec<String>, OperateError> {
+        let log = self.log().await?;
+        if count < log.len() || count > Partition::MAX {
+            return Err(OperateError::Partitions { found: log.len(), asked: count });
+        }
+        let first = self.needed(names::STREAM).await?.config;
+        let mut made = Vec::new();
+        for partition in Partition::first(count) {
+            let stream = names::stream(partition);
+            let mut config = if partition == Partition::FIRST { first.clone() } else { further(&first, partition) };
+            let subjects = partition_subjects(partition);
+            if partition == Partition::FIRST {
+                // It had all subjects as long as it was alone.
+                if count > 1 && config.get("subjects") != Some(&json!(subjects)) {
+                    config["subjects"] = json!(subjects);
+                    self.ask("UPDATE", stream, &config).await?;
+                }
+            } else if !log.contains(&stream) {
+                self.ask("CREATE", stream, &config).await?;
+                made.push(stream.to_owned());
+            }
+        }
+        Ok(made)
+    }
+
+    /// Sets the size of each partition of the log, and of the buckets that depend on it.
     ///
     /// # Errors
     /// If the log has more already, or the broker has no room.
     pub async fn resize(&self, bytes: u64) -> Result<Vec<Changed>, OperateError> {
-        self.must_hold(names::STREAM, bytes).await?;
-        let log_bytes = i64::try_from(bytes).unwrap_or(i64::MAX);
-        let mut changed = Vec::from_iter(self.set(names::STREAM, "max_bytes", bytes).await?);
+        let (log, log_bytes) = (self.log().await?, i64::try_from(bytes).unwrap_or(i64::MAX));
+        for stream in &log {
+            self.must_hold(stream, bytes).await?;
+        }
+        let mut changed = Vec::new();
+        for stream in log {
+            changed.extend(self.set(stream, "max_bytes", bytes).await?);
+        }
         for bucket in SIZED_BY_LOG {
             let stream = format!("KV_{bucket}");
             let Some(info) = self.info(&stream).await? else { continue };
@@ -200,18 +257,23 @@ impl Operator {
         Ok(changed)
     }
 
-    /// Sets the log's bound of messages.
+    /// Sets the bound of messages of each partition of the log.
     ///
     /// # Errors
     /// If the log has more already.
-    pub async fn bound_messages(&self, messages: u64) -> Result<Option<Changed>, OperateError> {
-        let stream = names::STREAM;
-        let used = self.needed(stream).await?.state.messages;
-        let least = least(used);
-        if messages < least {
-            return Err(OperateError::TooFew { stream, used, asked: messages, least });
+    pub async fn bound_messages(&self, messages: u64) -> Result<Vec<Changed>, OperateError> {
+        let (log, mut changed) = (self.log().await?, Vec::new());
+        for stream in &log {
+            let used = self.needed(stream).await?.state.messages;
+            let least = least(used);
+            if messages < least {
+                return Err(OperateError::TooFew { stream, used, asked: messages, least });
+            }
         }
-        self.set(stream, "max_msgs", messages).await
+        for stream in log {
+            changed.extend(self.set(stream, "max_msgs", messages).await?);
+        }
+        Ok(changed)
     }
 
     /// Sets the size of the object store.
@@ -241,12 +303,13 @@ impl Operator {
         let nanos = u64::try_from(age.as_nanos()).unwrap_or(u64::MAX);
         let mut changed = Vec::new();
         // In this order, objects outlive the entries that refer to them, even if this is interrupted.
-        let mut streams = [names::OBJECTS, "KV_ty-requests", names::STREAM];
+        let mut streams = vec![names::OBJECTS, "KV_ty-requests"];
+        streams.extend(self.log().await?);
         if nanos < self.needed(names::STREAM).await?.number("max_age") {
             streams.reverse();
         }
         for stream in streams {
-            if stream == names::STREAM || self.info(stream).await?.is_some() {
+            if self.info(stream).await?.is_some() {
                 changed.extend(self.set(stream, "max_age", nanos).await?);
             }
         }
@@ -272,7 +335,7 @@ impl Operator {
     /// If the broker does not answer, or has no log.
     pub async fn to_back_up(&self) -> Result<Vec<StreamUsage>, OperateError> {
         let mut usage = self.usage().await?;
-        usage.retain(|stream| BACKED_UP.contains(&stream.name.as_str()));
+        usage.retain(|stream| backed_up().any(|name| name == stream.name));
         Ok(usage)
     }
 
@@ -320,7 +383,8 @@ impl Operator {
     /// If one of our streams exists.
     pub async fn must_be_empty(&self) -> Result<(), OperateError> {
         let mut there = Vec::new();
-        for stream in BACKED_UP.into_iter().chain(MADE_ANEW) {
+        let is_asked = |stream: &&str| *stream == names::STREAM || !names::STREAMS.contains(stream);
+        for stream in backed_up().filter(is_asked).chain(MADE_ANEW) {
             if self.info(stream).await?.is_some() {
                 there.push(stream.to_owned());
             }
@@ -404,6 +468,15 @@ impl Operator {
         let answer = self.context.request(format!("STREAM.{request}.{stream}"), what).await;
         answer.map_err(|error| OperateError::NoAnswer { what: operation.to_owned(), reason: error.to_string() })
     }
+}
+
+/// The settings of another partition, which are those of the first one.
+fn further(first: &Value, partition: Partition) -> Value {
+    let mut config = first.clone();
+    config["name"] = names::stream(partition).into();
+    config["description"] = format!("Toolyard: partition {partition} of the log").into();
+    config["subjects"] = json!(partition_subjects(partition));
+    config
 }
 
 /// The least limit with which new work is accepted beside so much.

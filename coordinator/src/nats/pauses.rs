@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_nats::jetstream::stream::{ConsumerError, ConsumerErrorKind};
-use async_nats::jetstream::{Context, ErrorCode, kv};
+use async_nats::jetstream::{ErrorCode, kv};
 use futures::StreamExt as _;
 use proto::names;
 use run::{PoolId, ToolName};
@@ -29,7 +29,7 @@ const FOR_GOOD: Duration = Duration::from_secs(100 * 365 * 24 * 3600);
 #[derive(Debug, Clone)]
 pub(crate) struct Pauses {
     store: kv::Store,
-    context: Context,
+    broker: Arc<Broker>,
     pub(crate) current: watch::Receiver<Arc<Paused>>,
 }
 
@@ -50,30 +50,46 @@ impl Pauses {
         let (sender, current) = watch::channel(Arc::new(paused));
         let signals = Signals::new(broker);
         let keeper = PausesWatch { store: store.clone(), current: sender, signals, told: BTreeSet::new() };
-        Ok((Self { store, context: broker.context.clone(), current }, keeper))
+        Ok((Self { store, broker: Arc::new(broker.clone()), current }, keeper))
     }
 
     /// First the queue, then the record: if it fails in between, repeating the request completes it.
     pub(crate) async fn pause(&self, what: &Pausable, record: &Word) -> Result<(), ReadError> {
         if let Pausable::Pool(pool) = what {
-            let until = i128::from(::nats::now().after(FOR_GOOD).0) * 1_000_000;
-            let until = async_nats::datetime::from_nanos(until).map_err(|error| ReadError::new(&error))?;
-            let log = self.context.get_stream(names::STREAM).await.map_err(|error| ReadError::new(&error))?;
-            let paused = log.pause_consumer(&names::pool_consumer(pool), until).await;
-            paused.map_err(|error| ReadError::new(&error))?;
+            self.pause_queues(pool, self.broker.streams()).await?;
         }
         let text = serde_json::to_vec(record).expect("texts and a number are JSON");
         self.store.put(key(what), text.into()).await.map(drop).map_err(|error| ReadError::new(&error))
     }
 
+    /// Pauses the queues of a pool in these streams.
+    pub(crate) async fn pause_queues(
+        &self,
+        pool: &PoolId,
+        streams: impl Iterator<Item = &'static str>,
+    ) -> Result<(), ReadError> {
+        let until = i128::from(::nats::now().after(FOR_GOOD).0) * 1_000_000;
+        let until = async_nats::datetime::from_nanos(until).map_err(|error| ReadError::new(&error))?;
+        for stream in streams {
+            let log = self.broker.context.get_stream_no_info(stream).await;
+            let log = log.map_err(|error| ReadError::new(&error))?;
+            let paused = log.pause_consumer(&names::pool_consumer(pool), until).await;
+            paused.map_err(|error| ReadError::new(&error))?;
+        }
+        Ok(())
+    }
+
     pub(crate) async fn resume(&self, what: &Pausable) -> Result<(), ReadError> {
         if let Pausable::Pool(pool) = what {
-            let log = self.context.get_stream(names::STREAM).await.map_err(|error| ReadError::new(&error))?;
-            match log.resume_consumer(&names::pool_consumer(pool)).await {
-                Ok(_) => {}
-                // A queue that is created later is paused by its creator.
-                Err(error) if is_missing(&error) => {}
-                Err(error) => return Err(ReadError::new(&error)),
+            for stream in self.broker.streams() {
+                let log = self.broker.context.get_stream_no_info(stream).await;
+                let log = log.map_err(|error| ReadError::new(&error))?;
+                match log.resume_consumer(&names::pool_consumer(pool)).await {
+                    Ok(_) => {}
+                    // A queue that is created later is paused by its creator.
+                    Err(error) if is_missing(&error) => {}
+                    Err(error) => return Err(ReadError::new(&error)),
+                }
             }
         }
         self.store.delete(key(what)).await.map_err(|error| ReadError::new(&error))

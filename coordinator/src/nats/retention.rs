@@ -1,32 +1,26 @@
-//! Removes the beginning of the log: runs that have ended and are old, or for which there is no room. One coordinator
-//! does it, the owner of the first shard; the owners of all shards tell what they need, and carry runs that would keep
-//! much of the log. `owner::retention` decides.
+//! Removes the beginning of a partition of the log: runs that have ended and are old, or for which there is no room. One
+//! coordinator does it, the owner of the partition's first shard; the owners of all its shards tell what they need, and
+//! carry runs that would keep much of the log. `owner::retention` decides.
 
 use std::time::Duration;
 
 use owner::retention::{CARRIED_AFTER, Kept, Leaving, LogState, SETTLED_AFTER, Tail};
 use proto::convert::snapshot::Needs;
-use run::Shard;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use super::journal::{Journal, LogNow, ReadError};
 use super::snapshots::Snapshots;
 use crate::metrics::COUNTS;
-use crate::shards::{Owned, every};
+use crate::shards::Owned;
 
 /// How often it looks. A log that fills up in less than a minute needs more room, not more looks.
 const LOOK: Duration = Duration::from_secs(5);
-/// The shard whose owner removes entries.
-const FIRST: Shard = Shard(0);
-
 pub(crate) struct Retention {
     pub(crate) journal: Journal,
     pub(crate) snapshots: Snapshots,
     pub(crate) owned: watch::Receiver<Owned>,
     pub(crate) tail: Tail,
-    /// The entries before this one would leave the log if nothing needed them: owners carry runs that do.
-    pub(crate) leaves_before: watch::Sender<u64>,
     /// Whether runs that have ended wait for the history.
     pub(crate) has_history: bool,
 }
@@ -54,7 +48,7 @@ impl Retention {
 
     async fn look(&self, has_begun: &mut bool) -> Result<(), ReadError> {
         let log = self.journal.now().await?;
-        if self.owned.borrow().holds(FIRST) {
+        if self.journal.partition().shards().next().is_some_and(|first| self.owned.borrow().holds(first)) {
             if !*has_begun {
                 self.journal.begin_cuts(&log).await?;
                 *has_begun = true;
@@ -66,7 +60,7 @@ impl Retention {
             Some(state) => carries_by.leaving(&state, Kept::NOTHING).map_or(0, |leaving| leaving.from),
             None => 0,
         };
-        self.leaves_before.send_if_modified(|before| std::mem::replace(before, leaves_before) != leaves_before);
+        self.journal.set_leaves_before(leaves_before);
         Ok(())
     }
 
@@ -108,7 +102,8 @@ impl Retention {
 
     /// The first entries that the shards need; 0 if one has not told.
     async fn kept(&self, log: &LogNow) -> Result<Kept, ReadError> {
-        let needs = futures::future::try_join_all(every().map(|shard| self.snapshots.needs(shard))).await?;
+        let shards = self.journal.partition().shards();
+        let needs = futures::future::try_join_all(shards.map(|shard| self.snapshots.needs(shard))).await?;
         // A position behind the end is of a log that was replaced by an older copy of it.
         let is_of_log = |needs: &Needs| needs.log == log.created && needs.from <= log.last + 1;
         let needs: Vec<Option<Needs>> = needs.into_iter().map(|needs| needs.filter(is_of_log)).collect();

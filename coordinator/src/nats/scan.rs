@@ -8,12 +8,12 @@ use async_nats::jetstream::consumer::DeliverPolicy;
 use async_nats::jetstream::consumer::push::OrderedConfig;
 use futures::{FutureExt as _, StreamExt as _};
 use proto::names;
-use run::{Entry, RunId, Shard};
+use run::{Entry, Partition, RunId, Shard};
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 
 use super::Broker;
-use super::journal::{Decoded, Journal, ReadError, decode, millis};
+use super::journal::{Decoded, Journals, ReadError, decode, millis};
 
 /// Entries passed on together.
 const BATCH_MAX: usize = 1024;
@@ -26,7 +26,7 @@ const SILENCE_MAX: Duration = Duration::from_secs(15);
 #[derive(Debug, Clone)]
 pub(crate) struct Log {
     broker: Broker,
-    pub(crate) journal: Journal,
+    pub(crate) journals: Journals,
 }
 
 /// Entries in the order of the log, complete up to a position.
@@ -37,25 +37,25 @@ pub(crate) struct Batch {
 }
 
 impl Log {
-    pub(crate) fn new(broker: &Broker, journal: Journal) -> Self {
-        Self { broker: broker.clone(), journal }
+    pub(crate) fn new(broker: &Broker, journals: Journals) -> Self {
+        Self { broker: broker.clone(), journals }
     }
 
-    /// A name that distinguishes this log from an earlier one or another broker's.
+    /// A name that distinguishes this log from an earlier one or another broker's: that of its first partition.
     pub(crate) async fn name(&self) -> Result<String, ReadError> {
         let stream = self.broker.context.get_stream(names::STREAM).await.map_err(|error| ReadError::new(&error))?;
         Ok(stream.cached_info().created.unix_timestamp_nanos().to_string())
     }
 
-    /// A log position after every entry of these shards that was stored before this request; 0 for no shards.
+    /// A log position after every entry of these shards of a partition that was stored before this request; 0 for no shards.
     pub(crate) async fn tip(&self, shards: &[Shard]) -> Result<u64, ReadError> {
         match shards.first() {
-            Some(shard) => self.journal.mark(*shard).await,
+            Some(shard) => self.journals.of_shard(*shard).mark(*shard).await,
             None => Ok(0),
         }
     }
 
-    /// Passes the entries of these shards after `after` and up to `through`, which is [`Self::tip`]'s, to `take`, until
+    /// Passes the entries of these shards of a partition after `after` and up to `through`, which is [`Self::tip`]'s, to `take`, until
     /// `take` breaks or the time is over. Returns the log position up to which entries were passed.
     pub(crate) async fn take_until(
         &self,
@@ -88,7 +88,7 @@ impl Log {
         }
     }
 
-    /// Reads the entries of these shards after `after` and up to `through`, which is [`Self::tip`]'s.
+    /// Reads the entries of these shards of a partition after `after` and up to `through`, which is [`Self::tip`]'s.
     pub(crate) async fn read(
         &self,
         shards: &[Shard],
@@ -111,7 +111,8 @@ impl Log {
             deliver_policy: DeliverPolicy::ByStartSequence { start_sequence: after + 1 },
             ..OrderedConfig::default()
         };
-        let consumer = self.broker.context.create_consumer_on_stream(config, names::STREAM).await;
+        let stream = names::stream(shards.first().map_or(Partition::FIRST, |shard| shard.partition()));
+        let consumer = self.broker.context.create_consumer_on_stream(config, stream).await;
         let mut messages = consumer
             .map_err(|error| ReadError::new(&error))?
             .messages()

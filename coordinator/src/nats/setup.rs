@@ -12,13 +12,13 @@ use async_nats::jetstream::stream::{
 use async_nats::jetstream::{self, Context, ErrorCode, kv};
 use futures::StreamExt as _;
 use owner::retention::Tail;
-use proto::{names, object};
-use run::{PoolId, limit};
+use proto::{names, object, subject};
+use run::{Partition, PoolId, limit};
 use tokio::time::Instant;
 
 use super::durability::{self, Durability, Synced};
-use super::memory;
-use super::notifications;
+use super::journal::ReadError;
+use super::{Broker, memory, notifications};
 
 /// How much longer than a call is executed the log keeps events, so that no job ages out meanwhile.
 const RETENTION_AFTER_END: Duration = Duration::from_secs(3600);
@@ -294,6 +294,22 @@ fn check_replicas(found: &Config, asked: Durability) -> Result<(), SetupError> {
     Err(SetupError::Differs { stream: found.name.clone(), found: found.num_replicas, asked })
 }
 
+/// The stream of a partition, which has only the subjects of its shards.
+fn partition_config(partition: Partition, options: &LogOptions) -> Config {
+    Config {
+        name: names::stream(partition).to_owned(),
+        description: Some(format!("Toolyard: partition {partition} of the log")),
+        subjects: partition_subjects(partition),
+        ..log_config(options)
+    }
+}
+
+/// What the stream of a partition stores if there are others.
+pub(super) fn partition_subjects(partition: Partition) -> Vec<String> {
+    partition.shards().map(subject::of_shard).collect()
+}
+
+/// The log as it is without further partitions.
 pub(crate) fn log_config(options: &LogOptions) -> Config {
     Config {
         name: names::STREAM.to_owned(),
@@ -313,22 +329,50 @@ pub(crate) fn log_config(options: &LogOptions) -> Config {
     }
 }
 
-pub(crate) async fn ensure_log(client: &Client, context: &Context, options: &LogOptions) -> Result<(), SetupError> {
+/// Creates the log if there is none. Returns how many partitions it has.
+pub(crate) async fn ensure_log(client: &Client, context: &Context, options: &LogOptions) -> Result<usize, SetupError> {
     let server = client.server_info();
     if !server.jetstream && server.cluster.is_none() {
         return Err(SetupError::NoJetStream { server: server.server_name });
     }
-    let make =
-        async || context.get_or_create_stream(log_config(options)).await.map_err(|error| BrokerError::of(&error));
+    let count = partitions(context).await.unwrap_or(0).max(1);
+    // Its subjects would overlap those of other partitions.
+    let config = if count > 1 { partition_config(Partition::FIRST, options) } else { log_config(options) };
+    let make = async || context.get_or_create_stream(config.clone()).await.map_err(|error| BrokerError::of(&error));
     let stream = patiently("the log", make).await?;
-    let info = stream.cached_info();
-    check_replicas(&info.config, options.durability)?;
-    warn_of_size(&info.config, options);
-    memory::warn_of(&info.config, options.broker_memory);
+    check_log(client, stream.cached_info(), options).await?;
+    for partition in Partition::first(count).skip(1) {
+        match context.get_stream(names::stream(partition)).await {
+            Ok(stream) => check_log(client, stream.cached_info(), options).await?,
+            // Its runs stand still, and those of the others do not.
+            Err(error) => tracing::warn!(%partition, %error, "a partition of the log does not answer"),
+        }
+    }
+    Ok(count)
+}
+
+async fn check_log(client: &Client, log: &Info, options: &LogOptions) -> Result<(), SetupError> {
+    check_replicas(&log.config, options.durability)?;
+    warn_of_size(&log.config, options);
+    memory::warn_of(&log.config, options.broker_memory);
     match options.durability {
         Durability::Dev | Durability::Standard => Ok(()),
-        Durability::Strict => check_synced(client, info).await,
+        Durability::Strict => check_synced(client, log).await,
     }
+}
+
+/// How many partitions the log has at the broker: up to the last one that exists; 0 if there is no log.
+///
+/// # Errors
+/// The broker does not answer, or an `accounts.conf` of an older release does not let coordinators ask.
+pub(crate) async fn partitions(context: &Context) -> Result<usize, ReadError> {
+    let (mut names, mut count) = (context.stream_names(), 0);
+    while let Some(name) = names.next().await {
+        let name = name.map_err(|error| ReadError::new(&error))?;
+        let place = names::STREAMS.iter().position(|stream| *stream == name);
+        count = count.max(place.map_or(0, |place| place + 1));
+    }
+    Ok(count)
 }
 
 /// The log keeps its size: only the operator changes it.
@@ -484,25 +528,36 @@ fn pool_config(pool: &PoolId) -> pull::Config {
 
 /// The queue of a pool: a durable consumer of the log that sees only the pool's jobs. A queue that an older release
 /// created gets the limits of this one.
-pub(crate) async fn ensure_pool(context: &Context, pool: &PoolId) -> Result<(), SetupError> {
+pub(crate) async fn ensure_pool(broker: &Broker, pool: &PoolId) -> Result<(), SetupError> {
+    in_each(broker.streams().map(|stream| make_queue(&broker.context, stream, pool))).await
+}
+
+async fn make_queue(context: &Context, stream: &str, pool: &PoolId) -> Result<(), SetupError> {
     let (name, config) = (names::pool_consumer(pool), pool_config(pool));
-    let created: Result<jetstream::consumer::PullConsumer, _> =
-        context.create_consumer_on_stream(config, names::STREAM).await;
+    let created: Result<jetstream::consumer::PullConsumer, _> = context.create_consumer_on_stream(config, stream).await;
     created.map_err(|error| SetupError::refused(format!("the queue {name}"), error))?;
     Ok(())
 }
 
+/// Does something in each partition, also if it fails in another.
+async fn in_each(parts: impl Iterator<Item = impl Future<Output = Result<(), SetupError>>>) -> Result<(), SetupError> {
+    futures::future::join_all(parts).await.into_iter().collect()
+}
+
 /// As [`ensure_pool`], for a queue that existed: changes nothing unless it was lost. A queue that is created again
 /// delivers everything that the log still holds, and workers learn of each job that it was done.
-pub(crate) async fn ensure_still(context: &Context, pool: &PoolId) -> Result<(), SetupError> {
+pub(crate) async fn ensure_still(broker: &Broker, pool: &PoolId) -> Result<(), SetupError> {
+    in_each(broker.streams().map(|stream| keep_queue(&broker.context, stream, pool))).await
+}
+
+async fn keep_queue(context: &Context, stream: &str, pool: &PoolId) -> Result<(), SetupError> {
     let name = names::pool_consumer(pool);
-    let found: Result<jetstream::consumer::PullConsumer, _> =
-        context.get_consumer_from_stream(&name, names::STREAM).await;
+    let found: Result<jetstream::consumer::PullConsumer, _> = context.get_consumer_from_stream(&name, stream).await;
     match found {
         Ok(_) => Ok(()),
         Err(error) if is_no_consumer(&error) => {
-            tracing::error!(%pool, "the queue of a pool was lost, creating it again");
-            ensure_pool(context, pool).await
+            tracing::error!(%pool, stream, "the queue of a pool was lost, creating it again");
+            make_queue(context, stream, pool).await
         }
         Err(error) => Err(SetupError::refused(format!("the queue {name}"), error)),
     }
@@ -512,12 +567,19 @@ fn is_no_consumer(error: &ConsumerError) -> bool {
     matches!(error.kind(), ConsumerErrorKind::JetStream(error) if error.error_code() == ErrorCode::CONSUMER_NOT_FOUND)
 }
 
-/// Removes the queue of a pool, if it is empty and not paused. Returns whether the pool has none. `all_are_gone`:
+/// Removes the queues of a pool that are empty and not paused. Returns whether the pool has none. `all_are_gone`:
 /// delivered jobs have left the log since, which the broker notices only when it delivers them again.
-pub(crate) async fn remove_pool(context: &Context, pool: &PoolId, all_are_gone: bool) -> Result<bool, String> {
+pub(crate) async fn remove_pool(broker: &Broker, pool: &PoolId, all_are_gone: bool) -> Result<bool, String> {
+    let mut has_none = true;
+    for stream in broker.streams() {
+        has_none &= remove_queue(&broker.context, stream, pool, all_are_gone).await?;
+    }
+    Ok(has_none)
+}
+
+async fn remove_queue(context: &Context, stream: &str, pool: &PoolId, all_are_gone: bool) -> Result<bool, String> {
     let name = names::pool_consumer(pool);
-    let found: Result<jetstream::consumer::PullConsumer, _> =
-        context.get_consumer_from_stream(&name, names::STREAM).await;
+    let found: Result<jetstream::consumer::PullConsumer, _> = context.get_consumer_from_stream(&name, stream).await;
     let info = match &found {
         Ok(queue) => queue.cached_info(),
         Err(error) if is_no_consumer(error) => return Ok(true),
@@ -527,7 +589,7 @@ pub(crate) async fn remove_pool(context: &Context, pool: &PoolId, all_are_gone: 
     if info.num_pending > 0 || given_out || info.paused {
         return Ok(false);
     }
-    context.delete_consumer_from_stream(name, names::STREAM).await.map_err(|error| error.to_string())?;
+    context.delete_consumer_from_stream(name, stream).await.map_err(|error| error.to_string())?;
     Ok(true)
 }
 

@@ -87,6 +87,11 @@ impl Signals {
         self.send(names::stop(pool), Stop::Storing(storing).encode()).await;
     }
 
+    /// Informs a pool how many partitions the log has. Not confirmed: repeated while there is more than one.
+    pub(crate) async fn partitions(&self, pool: &PoolId, count: usize) {
+        self.send(names::stop(pool), Stop::Partitions(count).encode()).await;
+    }
+
     /// Returns a lost worker's job to its queue: `lease` is the subject of its acknowledgement. If this message is lost
     /// too, the broker returns the job when the lease runs out.
     pub(crate) async fn hand_back(&self, pool: &PoolId, lease: &Bytes) {

@@ -2,6 +2,7 @@
 //! pool that advertises, and removes the queues of pools that are gone.
 
 mod deserted;
+mod queues;
 #[cfg(test)]
 mod tests;
 
@@ -9,7 +10,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use async_nats::jetstream::{Context, kv};
+use async_nats::jetstream::kv;
 use async_nats::{Client, Message};
 use bytes::Bytes;
 use futures::StreamExt as _;
@@ -24,7 +25,7 @@ use tokio_util::sync::CancellationToken;
 
 use self::deserted::Deserted;
 use super::Broker;
-use super::setup::{BrokerError, Patience, SetupError, ensure_pool, ensure_still, entries};
+use super::setup::{BrokerError, Patience, SetupError, entries};
 use super::signals::Signals;
 use crate::auth::callers::Callers;
 use crate::fleet::pools::PoolRules;
@@ -99,7 +100,11 @@ type Compiled = (Hosts, Set);
 pub(crate) struct RegistryTask {
     limits: Limits,
     client: Client,
-    context: Context,
+    broker: Arc<Broker>,
+    /// Partitions of the log in which the queues are.
+    partitions: usize,
+    /// Since when no queue is created, because a partition did not answer.
+    queues_paused: Option<Instant>,
     signals: Signals,
     store: kv::Store,
     registry: Registry,
@@ -143,7 +148,9 @@ impl RegistryTask {
             callers,
             deserted: Deserted::new(broker.snapshots.clone(), limits.noted_after),
             client: broker.client.clone(),
-            context: broker.context.clone(),
+            broker: Arc::new(broker.clone()),
+            partitions: broker.partitions(),
+            queues_paused: None,
             signals: Signals::new(broker),
             refused_told: Instant::now(),
             store: broker.tools.clone(),
@@ -440,23 +447,6 @@ impl RegistryTask {
         purged.inspect_err(|error| tracing::warn!(key, %error, "deleting an advertisement failed, retrying")).is_ok()
     }
 
-    /// Removes the queue of a pool that is gone, if it is empty. Returns whether the pool has none.
-    async fn remove_queue(&mut self, pool: &PoolId, all_are_gone: bool) -> bool {
-        let removed = super::setup::remove_pool(&self.context, pool, all_are_gone).await;
-        match removed {
-            Ok(true) => {
-                tracing::info!(%pool, "removed the queue of a pool without workers");
-                self.queues.remove(pool);
-                true
-            }
-            Ok(false) => false,
-            Err(error) => {
-                tracing::warn!(%pool, error, "removing the queue of a pool without workers failed, retrying");
-                false
-            }
-        }
-    }
-
     fn heartbeat(&mut self, message: Message) {
         let Some(pool) = names::heartbeat_pool(&message.subject) else { return };
         let heartbeat = match Heartbeat::decode(message.payload) {
@@ -521,24 +511,6 @@ impl RegistryTask {
         let pool = hosts.0.clone();
         self.sets.insert(hosts, set);
         pool
-    }
-
-    /// Creates the queue of a pool, also if it was lost.
-    async fn queue_for(&mut self, pool: &PoolId) {
-        let checked = self.queues.get(pool);
-        if checked.is_some_and(|checked| checked.elapsed() < self.limits.queues_checked) {
-            return;
-        }
-        let made = match checked {
-            Some(_) => ensure_still(&self.context, pool).await,
-            None => ensure_pool(&self.context, pool).await,
-        };
-        match made {
-            Ok(()) => {
-                self.queues.insert(pool.clone(), Instant::now());
-            }
-            Err(error) => tracing::warn!(%pool, %error, "creating the queue of a pool failed, retrying"),
-        }
     }
 }
 

@@ -35,12 +35,12 @@ impl OwnerTask {
                 }
                 Action::HandBack { run, attempt, job } => self.hand_back(run, attempt, job),
                 Action::EndLost { run, call, pool } => self.end_lost(run, call, pool),
-                Action::AskQueues(pools) => self.ask_queues(pools),
+                Action::AskQueues(queues) => self.ask_queues(queues),
                 Action::TakeBack { run, call, pool, job, was_paused } => {
                     if !was_paused {
                         tracing::warn!(run.id = %run, call = call.0, %pool, "taking back a job that no worker started");
                     }
-                    self.take_back(pool, job);
+                    self.take_back((pool, run.shard().partition()), job);
                 }
                 Action::CountSlots { run } => {
                     self.count_running();
@@ -76,7 +76,7 @@ impl OwnerTask {
             Effect::Decide { call } => run.map(|run| (run, call)),
             _ => None,
         };
-        let (journal, signals) = (self.io.journal.clone(), self.io.signals.clone());
+        let (journal, signals) = (self.io.journals.of(id), self.io.signals.clone());
         self.effects.spawn(async move {
             let appended = append_effect(&journal, id, event, job.as_ref(), expected).await;
             if let (Ok(_), Some(job)) = (&appended, hand_back) {

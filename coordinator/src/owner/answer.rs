@@ -25,7 +25,8 @@ impl OwnerTask {
         if self.questions.len() >= QUESTIONS_MAX {
             return;
         }
-        let (journal, signals, ledger) = (self.io.journal.clone(), self.io.signals.clone(), self.own.clone());
+        let (journal, signals, ledger) =
+            (self.io.journals.of(asked.request.run), self.io.signals.clone(), self.own.clone());
         self.questions.spawn(async move {
             let answer = consider(&journal, &ledger, asked.request, asked.pool.clone()).await;
             signals.answer(&asked, answer.as_ref()).await;
@@ -43,7 +44,7 @@ impl OwnerTask {
         if self.questions.len() >= QUESTIONS_MAX {
             return;
         }
-        let (journal, ledger) = (self.io.journal.clone(), self.own.clone());
+        let (journal, ledger) = (self.io.journals.of(run), self.own.clone());
         self.questions.spawn(async move {
             let question = Question::after_a_loss(run, call);
             let Some(answer) = consider(&journal, &ledger, question, pool.clone()).await else { return };

@@ -74,13 +74,13 @@ impl OwnerTask {
             }
             Some(Asking::Reply(UserAnswer::Open)) => self.askings.keep(asked),
             Some(Asking::Reply(answer)) => self.answer_asking(asked, Some(answer)),
-            Some(Asking::Append { .. }) if self.io.journal.crowded().is_some() => {
+            Some(Asking::Append { .. }) if self.io.journals.of(asked.request.run).crowded().is_some() => {
                 let why = "the log is full, so the question cannot be stored".to_owned();
                 self.answer_asking(asked, Some(UserAnswer::Refused(why)));
             }
             Some(Asking::Append { .. }) if self.askings.storing.len() >= STORING_MAX => self.answer_asking(asked, None),
             Some(Asking::Append { event, expected }) => {
-                let journal = self.io.journal.clone();
+                let journal = self.io.journals.of(asked.request.run);
                 let expected = self.expected(asked.request.run, expected);
                 self.askings.storing.spawn(async move {
                     let stored = journal.append(asked.request.run, &[event], None, expected).await;

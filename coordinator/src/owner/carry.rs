@@ -58,10 +58,11 @@ impl Carrying {
 impl OwnerTask {
     /// Begins to carry runs for which the log keeps entries that would leave it otherwise.
     pub(super) fn carry_due(&mut self) {
-        let (before, now) = (*self.io.leaves_before.borrow(), ::nats::now());
+        let now = ::nats::now();
         self.carrying.failed.retain(|_, since| since.elapsed() < LEFT_ALONE);
         for shard in every().filter(|shard| self.may_act(*shard)).collect::<Vec<_>>() {
             let Some(state) = self.owner.shard(shard) else { continue };
+            let before = self.io.journals.of_shard(shard).leaves_before();
             let Carrying { waiting, failed, .. } = &mut self.carrying;
             let waiting = waiting.entry(shard).or_default();
             if waiting.is_empty() {
@@ -91,7 +92,7 @@ impl OwnerTask {
         let (last, is_owed) = (state.half_carried_last(run).unwrap_or(0), slice.owed.holds(run));
         let after_end = if self.io.history.is_some() { KEPT_FOR_HISTORY } else { KEPT_AFTER_END };
         let expires = deadline.map_or(now.after(after_end), |deadline| deadline.after(KEPT_AFTER_DEADLINE));
-        let (journal, order) = (self.io.journal.clone(), Order { run, fence, expires });
+        let (journal, order) = (self.io.journals.of_shard(shard), Order { run, fence, expires });
         self.carrying.by_shard.insert(shard, run);
         self.carrying.done.spawn(async move {
             let carried = match deadline {

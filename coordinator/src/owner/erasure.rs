@@ -6,7 +6,7 @@
 //! log is erased last except for the index, because the other steps are derived from it. If the object store is not
 //! available, the run is erased all the same and its objects stay pending.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,12 +17,12 @@ use formats::openai::responses::ResponseId;
 use futures::future::join_all;
 use owner::OpenRun;
 use owner::erasure::{Left, OwedErasure, REQUESTED_MAX, erase_request};
-use run::{Entry, RunId, Shard};
+use run::{Entry, Partition, RunId, Shard};
 use tokio::task::JoinSet;
 
 use super::OwnerTask;
 use crate::metrics::COUNTS;
-use crate::nats::journal::{Journal, ReadError};
+use crate::nats::journal::{Journal, Journals, ReadError};
 use crate::nats::notifications::Queue;
 use crate::nats::requests::Requests;
 use crate::nats::scan::Log;
@@ -147,9 +147,9 @@ impl OwnerTask {
             }
         }
         if !due.is_empty() {
-            let (journal, requests) = (self.io.journal.clone(), self.io.requests.clone());
+            let (journals, requests) = (self.io.journals.clone(), self.io.requests.clone());
             let (objects, letters) = (self.io.objects.clone(), self.io.letters.clone());
-            let places = Places { journal, requests, objects, history: self.io.history.clone(), letters };
+            let places = Places { journals, requests, objects, history: self.io.history.clone(), letters };
             self.erasures.batches.spawn(async move { places.erase_all(due).await });
         }
     }
@@ -209,7 +209,7 @@ impl OwnerTask {
         let ready = self.erasures.strays.iter().filter(|(run, _)| self.may_act(run.shard()));
         for (run, sequence) in ready.map(|(run, sequence)| (*run, *sequence)).take(room).collect::<Vec<_>>() {
             self.erasures.strays.remove(&run);
-            let (journal, objects) = (self.io.journal.clone(), self.io.objects.clone());
+            let (journal, objects) = (self.io.journals.of(run), self.io.objects.clone());
             self.erasures.looks.spawn(async move {
                 if let Err(error) = erase_if_orphan(&journal, &objects, run, sequence).await {
                     tracing::warn!(run.id = %run, %error, "erasing late entries of an erased run failed");
@@ -221,7 +221,7 @@ impl OwnerTask {
 
 /// The stores that hold parts of a run.
 struct Places {
-    journal: Journal,
+    journals: Journals,
     requests: Requests,
     objects: Objects,
     history: Option<History>,
@@ -231,7 +231,8 @@ struct Places {
 /// Erasures that failed for one run and are therefore not tried for the runs after it.
 #[derive(Default)]
 struct Refused {
-    run: Option<ReadError>,
+    /// By the partition that failed.
+    runs: HashMap<Partition, ReadError>,
     objects: Option<::objects::ReadError>,
     history: Option<HistoryError>,
 }
@@ -243,9 +244,10 @@ impl Places {
         let mut refused = Refused::default();
         for some in due.chunks(AT_ONCE_MAX) {
             let results = join_all(some.iter().map(|(owed, left)| self.erase(owed, *left, &refused))).await;
-            for error in results.iter().filter_map(|result| result.as_ref().err()) {
+            let failed = some.iter().zip(&results).filter_map(|(owed, result)| Some((owed, result.as_ref().err()?)));
+            for ((owed, _), error) in failed {
                 match error.clone() {
-                    Unerased::Run(error) => refused.run = Some(error),
+                    Unerased::Run(error) => drop(refused.runs.insert(owed.run.shard().partition(), error)),
                     Unerased::Objects(error) => refused.objects = Some(error),
                     Unerased::History(error) => refused.history = Some(error),
                 }
@@ -260,12 +262,12 @@ impl Places {
         if left == Left::Objects {
             return self.erase_beside(owed, refused).await;
         }
-        if let Some(error) = &refused.run {
+        if let Some(error) = refused.runs.get(&owed.run.shard().partition()) {
             return Err(Unerased::Run(error.clone()));
         }
         self.erase_requests(owed).await.map_err(Unerased::Run)?;
         let beside = self.erase_beside(owed, refused).await;
-        self.journal.erase(owed.run, owed.through).await.map_err(Unerased::Run)?;
+        self.journals.of(owed.run).erase(owed.run, owed.through).await.map_err(Unerased::Run)?;
         beside
     }
 

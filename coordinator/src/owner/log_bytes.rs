@@ -10,6 +10,7 @@ use run::{Command, Entry, Event, RunId, TenantId, Timestamp};
 use super::OwnerTask;
 use crate::nats::setup::RETENTION;
 use crate::quotas::Quotas;
+use crate::shards::every;
 
 /// Entries leave the log by their age, so bytes are counted by the span of time in which they were stored. Old spans
 /// are merged into longer ones, which last at most as long as they are old, so that a snapshot is small: at most some
@@ -132,10 +133,11 @@ impl OwnerTask {
         if !self.io.quotas.counts_log() {
             return;
         }
-        let (now, oldest) = (::nats::now(), self.io.journal.oldest());
+        let now = ::nats::now();
         let mut totals: HashMap<TenantId, u64> = HashMap::new();
-        for (slice, _) in self.slices.iter_mut().zip(self.owner.shards()).filter(|(_, shard)| shard.phase().leads()) {
-            slice.log_bytes.expire(now, oldest);
+        let slices = self.slices.iter_mut().zip(self.owner.shards()).zip(every());
+        for ((slice, _), shard) in slices.filter(|((_, state), _)| state.phase().leads()) {
+            slice.log_bytes.expire(now, self.io.journals.of_shard(shard).oldest());
             for (tenant, bytes) in slice.log_bytes.totals() {
                 match totals.get_mut(tenant) {
                     Some(total) => *total += bytes,
@@ -171,7 +173,7 @@ impl OwnerTask {
             %tenant,
             "log quota of the tenant exceeded, cancelling a call that writes output"
         );
-        let (journal, expected) = (self.io.journal.clone(), known.expected(&place));
+        let (journal, expected) = (self.io.journals.of(id), known.expected(&place));
         self.send(async move {
             // If another command came first, the call's next output triggers another attempt.
             if let Err(error) = journal.append(id, &events, None, expected).await {

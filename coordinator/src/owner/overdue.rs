@@ -28,7 +28,7 @@ impl OwnerTask {
         if self.may_act(id.shard()) || self.overdue_runs.len() >= RUNS_MAX || !self.overdue_runs.insert(id) {
             return;
         }
-        let (journal, registry) = (self.io.journal.clone(), Arc::clone(&self.io.registry.borrow()));
+        let (journal, registry) = (self.io.journals.of(id), Arc::clone(&self.io.registry.borrow()));
         self.overdue_ends.spawn(async move {
             if let Err(error) = end_overdue(&journal, &registry, id).await {
                 tracing::warn!(run.id = %id, %error, "ending what is overdue in the owner's place failed");

@@ -4,6 +4,7 @@
 
 mod read;
 
+use std::collections::BTreeMap;
 use std::future::Future;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
@@ -12,7 +13,7 @@ use owner::erasure::{Erasures, OwedErasure};
 use owner::retention::Unwritten;
 use owner::{Known, Outbox, Phase, SnapshotSchedule, Takeover};
 use proto::convert::snapshot::{Needs, Snapshot};
-use run::{RunId, Shard, TenantId, Timestamp};
+use run::{Partition, RunId, Shard, TenantId, Timestamp};
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 
@@ -132,7 +133,7 @@ impl OwnerTask {
                 slice.following = Following::No;
                 slice.takeover = Some(TakeoverAge::begins_now());
             }
-            let (journal, snapshots) = (self.io.journal.clone(), self.io.snapshots.clone());
+            let (journal, snapshots) = (self.io.journals.of_shard(shard), self.io.snapshots.clone());
             self.takeovers.spawn(async move { take_over(&journal, &snapshots, shard, claim).await });
         }
     }
@@ -151,7 +152,8 @@ impl OwnerTask {
         if self.taken.is_empty() {
             return;
         }
-        let (mut group, mut start, mut runs) = (ShardSet::default(), u64::MAX, 0);
+        // Positions are those of a partition.
+        let (mut groups, mut runs) = (BTreeMap::<Partition, (ShardSet, u64)>::new(), 0);
         for taken in std::mem::take(&mut self.taken) {
             let Taken {
                 shard,
@@ -197,13 +199,17 @@ impl OwnerTask {
                 self.io.index.erase(run, last);
             }
             runs += self.owner.shard(shard).map_or(0, |shard| shard.runs().len());
+            let (group, start) = groups.entry(shard.partition()).or_insert((ShardSet::default(), from));
             group.insert(shard);
-            start = start.min(from);
+            *start = (*start).min(from);
         }
-        tracing::info!(shards = group.len(), runs, "took shards over");
-        self.io.feeds.follow(group, start);
-        for shard in group.iter() {
-            self.lead(shard);
+        let shards: usize = groups.values().map(|(group, _)| group.len()).sum();
+        tracing::info!(shards, runs, "took shards over");
+        for (group, start) in groups.into_values() {
+            self.io.feeds.follow(group, start);
+            for shard in group.iter() {
+                self.lead(shard);
+            }
         }
     }
 
@@ -328,7 +334,7 @@ impl OwnerTask {
             return;
         }
         slice.following = Following::Joining;
-        let journal = self.io.journal.clone();
+        let journal = self.io.journals.of_shard(shard);
         self.joins.spawn(async move {
             let log = patiently(shard, || journal.now()).await;
             Joined { shard, position: log.last }
@@ -370,7 +376,7 @@ impl OwnerTask {
             self.owner.forget_unread_before(shard, oldest);
             let Some(state) = self.owner.shard(shard) else { continue };
             let (applied, needs_from) = (state.applied(), state.needed_from(::nats::now()));
-            if self.io.journal.tip_seen() > applied + FALLS_BEHIND {
+            if self.io.journals.of_shard(shard).tip_seen() > applied + FALLS_BEHIND {
                 self.mark(shard);
             }
             let now = Instant::now().into_std();
@@ -411,7 +417,7 @@ impl OwnerTask {
     /// Stores a barrier in a shard without entries, so that its position moves on: what it needs of the log is told
     /// with its snapshots.
     fn mark(&mut self, shard: Shard) {
-        let journal = self.io.journal.clone();
+        let journal = self.io.journals.of_shard(shard);
         self.send(async move {
             if let Err(error) = journal.mark(shard).await {
                 tracing::debug!(%shard, %error, "storing a barrier for a shard without entries failed");

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use run::{Call, CallSpec, CallState, PoolId, Priority, Route, Run, TenantId, Timestamp, Version};
+use run::{Call, CallSpec, CallState, Partition, PoolId, Priority, Route, Run, TenantId, Timestamp, Version};
 use tokio::time::{Duration, Instant};
 
 use super::OwnerTask;
@@ -41,8 +41,8 @@ pub(super) struct Tallies {
     approvals: u32,
     /// By pool, and by the name under which the tool is counted.
     tools: BTreeMap<PoolId, BTreeMap<String, Tally>>,
-    /// Jobs that are still to be appended, and their bytes.
-    jobs: (u64, u64),
+    /// Jobs that are still to be appended to each partition, and their bytes.
+    jobs: [(u64, u64); Partition::MAX],
     /// Waiting and running calls.
     tenants: BTreeMap<TenantId, (u32, u32)>,
 }
@@ -53,7 +53,10 @@ impl Tallies {
         match call.state() {
             CallState::WaitingForClient => self.client_calls += 1,
             CallState::AwaitingApproval => self.approvals += 1,
-            CallState::Accepted => self.jobs = (self.jobs.0 + 1, self.jobs.1 + job_bytes(call.spec())),
+            CallState::Accepted => {
+                let (jobs, bytes) = &mut self.jobs[run.id().shard().partition().as_usize()];
+                (*jobs, *bytes) = (*jobs + 1, *bytes + job_bytes(call.spec()));
+            }
             CallState::Delayed | CallState::Queued { .. } | CallState::Running(_) | CallState::Ended(_) => {}
         }
         let Route::Pool { pool, version, .. } = &call.spec().route else { return };
@@ -151,8 +154,9 @@ impl OwnerTask {
             runs += u32::try_from(shard.runs().len()).unwrap_or(u32::MAX);
             erasures += u32::try_from(slice.owed.len()).unwrap_or(u32::MAX);
         }
-        let (jobs, bytes) = tallies.jobs;
-        self.io.journal.count_deferred(jobs, bytes);
+        for (partition, (jobs, bytes)) in self.io.journals.partitions().zip(tallies.jobs) {
+            self.io.journals.of_partition(partition).count_deferred(jobs, bytes);
+        }
         COUNTS.shards.set(f64::from(shards));
         COUNTS.runs_open.set(f64::from(runs));
         COUNTS.erasures.set(f64::from(erasures));

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use futures::StreamExt as _;
 use futures::stream;
-use run::PoolId;
+use owner::Queue;
 
 use super::OwnerTask;
 use super::surroundings::Surroundings;
@@ -14,30 +14,30 @@ use crate::nats::queues::Given;
 const ASKED_MAX: usize = 8;
 
 /// How far each queue was delivered.
-pub(super) type Look = HashMap<PoolId, Given>;
+pub(super) type Look = HashMap<Queue, Given>;
 
 impl OwnerTask {
-    pub(super) fn ask_queues(&mut self, pools: Vec<PoolId>) {
+    pub(super) fn ask_queues(&mut self, asked: Vec<Queue>) {
         let queues = self.io.queues.clone();
         self.looks.spawn(async move {
-            let asked = stream::iter(pools).map(|pool| {
+            let asked = stream::iter(asked).map(|queue| {
                 let queues = &queues;
-                async move { queues.given(&pool).await.map(|given| (pool, given)) }
+                async move { queues.given(&queue).await.map(|given| (queue, given)) }
             });
             asked.buffer_unordered(ASKED_MAX).filter_map(std::future::ready).collect().await
         });
     }
 
     pub(super) fn queues_answered(&mut self, look: Look) {
-        let through = look.iter().map(|(pool, given)| (pool.clone(), given.through)).collect();
+        let through = look.iter().map(|(queue, given)| (queue.clone(), given.through)).collect();
         self.given = look;
         let world = Surroundings::new(&self.io, &self.owner, self.limited);
         self.owner.handle_queues(&through, ::nats::now(), &world);
     }
 
-    pub(super) fn take_back(&mut self, pool: PoolId, job: u64) {
-        let Some(given) = self.given.get(&pool).copied() else { return };
+    pub(super) fn take_back(&mut self, queue: Queue, job: u64) {
+        let Some(given) = self.given.get(&queue).copied() else { return };
         let queues = self.io.queues.clone();
-        self.send(async move { queues.take_back(&pool, job, given).await });
+        self.send(async move { queues.take_back(&queue, job, given).await });
     }
 }

@@ -36,11 +36,15 @@ impl Runs {
         tenant: Option<&TenantId>,
         reason: Option<&str>,
     ) -> Result<EraseOutcome, RequestError> {
+        if !self.journals.knows(id.shard()) {
+            return Ok(EraseOutcome::NoRun);
+        }
+        let journal = self.journals.of(id);
         for _ in 0..DECISIONS_MAX {
-            let (known, bytes) = self.journal.known_with_bytes(id).await?;
+            let (known, bytes) = journal.known_with_bytes(id).await?;
             let is_of_tenant = tenant.is_none_or(|tenant| known.run.tenant() == Some(tenant));
             if known.run.opened_at().is_none() {
-                if let Some(past) = Box::pin(self.journal.past(id)).await? {
+                if let Some(past) = Box::pin(journal.past(id)).await? {
                     return self.erase_known_past(&past, tenant, reason).await;
                 }
                 return match (tenant, reason) {
@@ -56,7 +60,7 @@ impl Runs {
             if events.is_empty() {
                 return Ok(EraseOutcome::Matched);
             }
-            match self.journal.append(id, &events, None, known.expected(&SubjectKind::Run)).await {
+            match journal.append(id, &events, None, known.expected(&SubjectKind::Run)).await {
                 Ok(_) => return Ok(EraseOutcome::Requested),
                 // Another command for the run was stored first; decide again.
                 Err(AppendError::Conflict) => {}
@@ -74,10 +78,11 @@ impl Runs {
         tenant: Option<&TenantId>,
         reason: Option<&str>,
     ) -> Result<EraseOutcome, RequestError> {
-        if self.journal.known(id).await?.run.opened_at().is_some() {
+        let journal = self.journals.of(id);
+        if journal.known(id).await?.run.opened_at().is_some() {
             return Ok(EraseOutcome::NoRun);
         }
-        match Box::pin(self.journal.past(id)).await? {
+        match Box::pin(journal.past(id)).await? {
             Some(past) => self.erase_known_past(&past, tenant, reason).await,
             None => Ok(EraseOutcome::NoRun),
         }
@@ -101,10 +106,11 @@ impl Runs {
         if events.is_empty() {
             return Ok(EraseOutcome::Matched);
         }
+        let journal = self.journals.of(run.id());
         for _ in 0..DECISIONS_MAX {
             let subject = Subject { run: run.id(), place: SubjectKind::Run };
-            let revision = self.journal.last_of_subject(&subject).await?;
-            match self.journal.append(run.id(), &events, None, revision).await {
+            let revision = journal.last_of_subject(&subject).await?;
+            match journal.append(run.id(), &events, None, revision).await {
                 Ok(_) => return Ok(EraseOutcome::Requested),
                 Err(AppendError::Conflict) => {}
                 Err(error) => return Err(error.into()),
@@ -119,7 +125,7 @@ impl Runs {
         let removed = self.objects.remove_run(id).await;
         let had_objects = removed.map_err(|error| RequestError::ObjectsUnavailable(error.to_string()))?;
         if last > 0 {
-            self.journal.erase(id, last).await?;
+            self.journals.of(id).erase(id, last).await?;
         }
         Ok(if had_objects || last > 0 { EraseOutcome::Requested } else { EraseOutcome::NoRun })
     }

@@ -54,12 +54,12 @@ pub(crate) struct AskedFile {
 impl Runs {
     /// Where results of runs are read.
     pub(crate) fn results(&self) -> Results {
-        Results { objects: self.objects.clone(), history: self.journal.history().cloned() }
+        Results { objects: self.objects.clone(), history: self.journals.history().cloned() }
     }
 
     /// Until when an object can be read: the history keeps results for longer.
     fn readable_until(&self, id: &ObjectId) -> Timestamp {
-        match (id, self.journal.history()) {
+        match (id, self.journals.history()) {
             (ObjectId::Result { run, .. }, Some(history)) => run.created_at().after(history.retention().max(RETENTION)),
             (ObjectId::Result { .. } | ObjectId::Upload(_), _) => kept_until(id),
         }

@@ -168,7 +168,7 @@ impl Runs {
                 self.approve_stored(known, (&approved, calls)).await?;
                 return self.read_stored(known, policy, place).await;
             }
-            let reader = Reader::of_new_run(self.journal.clone(), self.ledger.clone(), new.id, policy).await;
+            let reader = Reader::of_new_run(self.journals.of(new.id), self.ledger.clone(), new.id, policy).await;
             let mut reader = match reader {
                 Ok(reader) => reader,
                 Err(stopped) => {
@@ -229,11 +229,12 @@ impl Runs {
         }
         // The client may disconnect meanwhile, and the run is executed all the same.
         let noted = Noted { runs: self, id, events: &new.events, is_refused: false };
+        let journal = self.journals.of(id);
         let stored = match (&new.claim, feed_reader) {
-            (None, Some(reader)) => self.journal.append_heard(id, &new.events, reader.opening()).await,
+            (None, Some(reader)) => journal.append_heard(id, &new.events, reader.opening()).await,
             // Boxed, because they are large and rarer.
-            (None, None) => Box::pin(self.journal.append(id, &new.events, None, NOTHING)).await,
-            (Some(claim), _) => Box::pin(self.journal.append_opening(id, &new.events, claim.unopened_at)).await,
+            (None, None) => Box::pin(journal.append(id, &new.events, None, NOTHING)).await,
+            (Some(claim), _) => Box::pin(journal.append_opening(id, &new.events, claim.unopened_at)).await,
         };
         let error = match stored {
             Ok(sequence) => {
@@ -354,16 +355,15 @@ impl Runs {
         let Held { taken: Some(taken), revision } = held else { return Ok(Found::Free(held.revision)) };
         let looked_at = ::nats::now();
         let age = looked_at.since(taken.run.created_at());
-        let found = match self.journal.opened(taken.run).await? {
+        let journal = self.journals.of(taken.run);
+        let found = match journal.opened(taken.run).await? {
             Opened::Yes => Found::Opened(taken.run),
             // Its opening stays on its subject, so the log accepts no other one.
             Opened::TooLate => return Ok(Found::Free(revision)),
-            Opened::No if self.journal.may_have_left(taken.run).await? => {
-                match Box::pin(self.journal.past(taken.run)).await? {
-                    Some(_) => Found::Opened(taken.run),
-                    None => return Err(RequestError::EventsExpired(taken.run)),
-                }
-            }
+            Opened::No if journal.may_have_left(taken.run).await? => match Box::pin(journal.past(taken.run)).await? {
+                Some(_) => Found::Opened(taken.run),
+                None => return Err(RequestError::EventsExpired(taken.run)),
+            },
             Opened::No if age > run::NEVER_OPENED_AFTER => return Ok(Found::Free(revision)),
             Opened::No => Found::Pending { run: taken.run, revision, looked_at },
         };
@@ -379,6 +379,13 @@ impl Runs {
     /// nothing.
     async fn prepare(&self, key: Option<RequestKey>, mut new: NewRun) -> Result<Placed<'_>, RequestError> {
         self.may_approve(&new.approved)?;
+        if let Some(parent) = &new.parent {
+            if !self.journals.knows(parent.run.shard()) {
+                let reason = format!("parent: run {} is in no shard that there is", parent.run);
+                return Err(RequestError::Malformed { field: "parent".to_owned(), reason });
+            }
+            self.check_room_of(parent.run.shard())?;
+        }
         // The owner of the shard cancels the run when its parent ends.
         let shard = new.parent.as_ref().map_or_else(|| self.pick_shard(), |parent| parent.run.shard());
         let (mut id, mut claim) = (fresh_id(shard), None);

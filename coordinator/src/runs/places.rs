@@ -18,7 +18,7 @@ impl Runs {
         let priority = call.priority.unwrap_or(opened.rules.priority);
         let turn = self.turns.enter(id, (opened.tenant.as_ref(), call, priority), &self.registry).await;
         if turn.is_none() {
-            self.journal.defer(job_bytes(call));
+            self.journals.of(id).defer(job_bytes(call));
             events.truncate(1);
         }
         turn

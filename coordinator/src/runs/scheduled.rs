@@ -39,10 +39,11 @@ impl Runs {
     /// The run that was opened under a key.
     pub(crate) async fn fired(&self, key: &RequestKey) -> Result<Option<RunId>, RequestError> {
         let Some(taken) = self.requests.newest(key).await?.taken else { return Ok(None) };
-        let was_opened = match self.journal.opened(taken.run).await? {
+        let journal = self.journals.of(taken.run);
+        let was_opened = match journal.opened(taken.run).await? {
             Opened::Yes => true,
             Opened::TooLate => false,
-            Opened::No => self.journal.may_have_left(taken.run).await?,
+            Opened::No => journal.may_have_left(taken.run).await?,
         };
         Ok(was_opened.then_some(taken.run))
     }

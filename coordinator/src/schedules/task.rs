@@ -3,8 +3,7 @@
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::time::Duration;
 
-use proto::names;
-use run::{Shard, Timestamp};
+use run::{Partition, Shard, Timestamp};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
@@ -66,9 +65,9 @@ impl Wakes {
     }
 }
 
-/// The shard whose owner fires a schedule.
+/// The shard whose owner fires a schedule. It is one of the first partition, so that it stays the same.
 fn shard_of(id: &str) -> Shard {
-    Shard(u8::try_from(seed(id) % u64::from(names::SHARDS)).unwrap_or_default())
+    Shard(u8::try_from(seed(id) % u64::from(Partition::SHARDS)).unwrap_or_default())
 }
 
 impl ScheduleTask {

@@ -1,7 +1,9 @@
 //! Actions of the owner's driver, as data.
 
 use bytes::Bytes;
-use run::{AttemptId, CallError, CallIndex, CallState, DeadlineKind, Effect, Event, PoolId, Route, Run, RunId};
+use run::{
+    AttemptId, CallError, CallIndex, CallState, DeadlineKind, Effect, Event, Partition, PoolId, Route, Run, RunId,
+};
 
 use crate::SubjectKind;
 use crate::known::Known;
@@ -24,13 +26,16 @@ pub enum Action {
     /// End a lost worker's call that is not tried again: read the call's last output, ask [`crate::Owner::verdict`] the
     /// question [`crate::Question::after_a_loss`], and append the end right behind that output.
     EndLost { run: RunId, call: CallIndex, pool: PoolId },
-    /// Ask how far the queues of these pools were given out, then report with [`crate::Owner::handle_queues`].
-    AskQueues(Vec<PoolId>),
+    /// Ask how far these queues were given out, then report with [`crate::Owner::handle_queues`].
+    AskQueues(Vec<Queue>),
     /// Take a job back that was given to a worker which stored no start.
     TakeBack { run: RunId, call: CallIndex, pool: PoolId, job: u64, was_paused: bool },
     /// Count the calls that run, because a limit was set, then call [`crate::Owner::check_run`].
     CountSlots { run: RunId },
 }
+
+/// The queue of a pool in a partition.
+pub type Queue = (PoolId, Partition);
 
 /// An event to append for an effect.
 #[derive(Debug, Clone)]

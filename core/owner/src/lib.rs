@@ -23,7 +23,7 @@ mod unread;
 mod verdict;
 mod world;
 
-pub use action::{Action, Append, JobLease};
+pub use action::{Action, Append, JobLease, Queue};
 pub use asking::{Asking, Unanswered, UserAnswer, UserQuestion};
 pub use known::{Expected, Known};
 pub use outbox::{Outbox, notified};

@@ -123,7 +123,7 @@ impl Membership {
     /// A coordinator that is not a member yet; it joins at once. `name` must be unique among all coordinators that
     /// ever were; `label` becomes the value of its key; `shards` is the number of shards of the whole system.
     #[must_use]
-    pub fn new(name: String, label: String, shards: u8, now: Instant) -> Self {
+    pub fn new(name: String, label: String, shards: usize, now: Instant) -> Self {
         let mut membership = Self {
             label,
             id: name.clone(),
@@ -190,6 +190,12 @@ impl Membership {
     #[must_use]
     pub fn is_over(&self) -> bool {
         self.stage == Stage::Over
+    }
+
+    /// How many shards the whole system has.
+    #[must_use]
+    pub fn shards(&self) -> usize {
+        self.members.shards()
     }
 
     /// Its shards.
@@ -276,6 +282,14 @@ impl Membership {
             }
         }
         self.act(now);
+    }
+
+    /// The whole system has more shards now, at least `shards`.
+    pub fn handle_shards(&mut self, shards: usize, now: Instant) {
+        if self.members.grow(shards) {
+            self.is_changed = true;
+            self.act(now);
+        }
     }
 
     /// All that was in the bucket when the watch began has been passed to [`Self::handle_change`].

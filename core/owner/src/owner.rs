@@ -6,7 +6,7 @@ use std::time::Duration;
 use run::{AttemptId, Call, CallState, Effect, Entry, Event, Fact, PoolId, Route, RunId, Shard, Timestamp, Verdict};
 
 use crate::SubjectKind;
-use crate::action::{Action, JobLease, action};
+use crate::action::{Action, JobLease, Queue, action};
 use crate::asking::{Asking, UserQuestion, asking};
 use crate::known::Known;
 use crate::lost::{forsaken, lost_attempt, stranded};
@@ -57,7 +57,7 @@ pub enum Applied<'a> {
 impl Owner {
     /// An owner that owns none of so many shards yet.
     #[must_use]
-    pub fn new(shards: u8) -> Self {
+    pub fn new(shards: usize) -> Self {
         Self {
             shards: (0..shards).map(|_| ShardState::default()).collect(),
             timers: BTreeSet::new(),
@@ -473,15 +473,15 @@ impl Owner {
         self.handed_back.retain(|(id, _), _| {
             shards.get(usize::from(id.shard().0)).is_some_and(|state| state.runs.contains_key(id))
         });
-        let pools = self.unclaimed.round_is_over(took);
-        if !pools.is_empty() {
-            self.actions.push_back(Action::AskQueues(pools));
+        let queues = self.unclaimed.round_is_over(took);
+        if !queues.is_empty() {
+            self.actions.push_back(Action::AskQueues(queues));
         }
     }
 
-    /// The queues have answered: each pool's last job that was given to a worker. Pools that gave no answer are left
+    /// The queues have answered: the last job of each that was given to a worker. Those that gave no answer are left
     /// out.
-    pub fn handle_queues(&mut self, given: &BTreeMap<PoolId, u64>, now: Timestamp, world: &impl World) {
+    pub fn handle_queues(&mut self, given: &BTreeMap<Queue, u64>, now: Timestamp, world: &impl World) {
         let shards = &self.shards;
         let state = |id: RunId| shards.get(usize::from(id.shard().0));
         let newest = |id: RunId, call| {

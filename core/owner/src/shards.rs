@@ -2,65 +2,77 @@
 
 use std::fmt;
 
-use run::Shard;
+use run::{Partition, Shard};
 
-/// The largest number of shards: a set of shards is one machine word.
-pub const SHARDS_MAX: usize = u64::BITS as usize;
+/// The largest number of shards: the number of a shard is one byte.
+pub const SHARDS_MAX: usize = Partition::MAX * Partition::SHARDS as usize;
+const WORDS: usize = SHARDS_MAX / u64::BITS as usize;
 
-/// A set of shards.
+/// A set of shards, a bit for each.
 #[derive(Clone, Copy, PartialEq, Eq, Default)]
-pub struct ShardSet(u64);
+pub struct ShardSet([u64; WORDS]);
 
 impl ShardSet {
     /// The first `count` shards.
     #[must_use]
-    pub fn first(count: u8) -> Self {
-        (0..count).map(Shard).collect()
+    pub fn first(count: usize) -> Self {
+        (0..=u8::MAX).take(count).map(Shard).collect()
     }
 
-    /// Adds a shard. Shard numbers of [`SHARDS_MAX`] and more are ignored: a run id of a caller may hold one.
+    /// Adds a shard.
     pub fn insert(&mut self, shard: Shard) {
-        self.0 |= bit(shard);
+        let (word, bit) = place(shard);
+        self.0[word] |= bit;
     }
 
     /// Removes a shard.
     pub fn remove(&mut self, shard: Shard) {
-        self.0 &= !bit(shard);
+        let (word, bit) = place(shard);
+        self.0[word] &= !bit;
     }
 
     /// Whether the shard is in the set.
     #[must_use]
     pub fn contains(self, shard: Shard) -> bool {
-        self.0 & bit(shard) != 0
+        let (word, bit) = place(shard);
+        self.0[word] & bit != 0
     }
 
     /// Whether the set has no shard.
     #[must_use]
     pub fn is_empty(self) -> bool {
-        self.0 == 0
+        self.0 == [0; WORDS]
     }
 
     /// The number of shards.
     #[must_use]
     pub fn len(self) -> usize {
-        self.0.count_ones() as usize
+        self.0.iter().map(|word| word.count_ones() as usize).sum()
     }
 
     /// The shards of both sets.
     #[must_use]
-    pub fn union(self, other: Self) -> Self {
-        Self(self.0 | other.0)
+    pub fn union(mut self, other: Self) -> Self {
+        self.0.iter_mut().zip(other.0).for_each(|(word, other)| *word |= other);
+        self
+    }
+
+    /// The shards that are in both sets.
+    #[must_use]
+    pub fn intersection(self, other: Self) -> Self {
+        self.without(self.without(other))
     }
 
     /// The shards that are not in `other`.
     #[must_use]
-    pub fn without(self, other: Self) -> Self {
-        Self(self.0 & !other.0)
+    pub fn without(mut self, other: Self) -> Self {
+        self.0.iter_mut().zip(other.0).for_each(|(word, other)| *word &= !other);
+        self
     }
 
     /// The shards in ascending order.
     pub fn iter(self) -> impl Iterator<Item = Shard> {
-        (0..64).map(Shard).filter(move |shard| self.contains(*shard))
+        (0..=u8::MAX).map(Shard).filter(move |shard| self.contains(*shard))
     }
 }
 
@@ -78,8 +90,9 @@ impl fmt::Debug for ShardSet {
     }
 }
 
-fn bit(shard: Shard) -> u64 {
-    1u64.checked_shl(u32::from(shard.0)).unwrap_or(0)
+/// The word of a shard, and its bit there.
+fn place(shard: Shard) -> (usize, u64) {
+    (usize::from(shard.0) / 64, 1 << (shard.0 % 64))
 }
 
 /// The shards that a coordinator has claimed, each with the revision of the shard's key at that time. A different
@@ -109,7 +122,7 @@ impl Claims {
     /// All claimed shards, including those that are being released.
     #[must_use]
     pub fn claimed(&self) -> ShardSet {
-        (0..64).map(Shard).filter(|shard| self.revision(*shard).is_some()).collect()
+        (0..=u8::MAX).map(Shard).filter(|shard| self.revision(*shard).is_some()).collect()
     }
 
     /// The shards that are being released.
@@ -143,5 +156,24 @@ impl Claims {
 
     pub(crate) fn lose(&mut self, shard: Shard) {
         self.take(shard, 0);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_set_holds_every_shard_that_there_may_be() {
+        let all: ShardSet = Partition::first(Partition::MAX).flat_map(Partition::shards).collect();
+        assert_eq!((all.len(), all), (SHARDS_MAX, ShardSet::first(SHARDS_MAX)));
+        let last = Shard(u8::MAX);
+        let mut others = all;
+        others.remove(last);
+        assert!(all.contains(last) && !others.contains(last) && others.contains(Shard(0)));
+        assert_eq!(all.without(others).iter().collect::<Vec<_>>(), [last]);
+        assert_eq!(all.intersection(others), others);
+        assert_eq!(others.union(all), all);
+        assert!(all.without(all).is_empty());
     }
 }

@@ -8,8 +8,8 @@ use std::time::Duration;
 use bytes::Bytes;
 use run::{
     AskedBy, AttemptId, AttemptNumber, Call, CallError, CallIndex, CallSpec, ChunkIndex, Concurrency, DeadlineKind,
-    Effect, Effects, Entry, ErrorKind, Event, Fields, NewQuestion, Nonce, Policy, PoolId, ResultUse, Route, Run, RunId,
-    RunOpened, Shard, TenantId, Timestamp, Verdict, WithoutWorker, WorkerId,
+    Effect, Effects, Entry, ErrorKind, Event, Fields, NewQuestion, Nonce, Partition, Policy, PoolId, ResultUse, Route,
+    Run, RunId, RunOpened, Shard, TenantId, Timestamp, Verdict, WithoutWorker, WorkerId,
 };
 
 use crate::*;
@@ -200,7 +200,7 @@ impl Story {
 
     /// The queue of the pool was given out up to a job.
     fn queue_was_given(&mut self, through: u64) -> Vec<Action> {
-        self.owner.handle_queues(&[(pool(), through)].into_iter().collect(), self.now, &self.world);
+        self.owner.handle_queues(&[((pool(), Partition::FIRST), through)].into_iter().collect(), self.now, &self.world);
         self.actions()
     }
 

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use run::{Call, CallIndex, PoolId, Route, Run, RunId, Timestamp};
 
+use crate::action::Queue;
 use crate::world::{Workers, World};
 
 /// How long a call waits before the position of its job is looked up.
@@ -31,6 +32,12 @@ pub(crate) struct Waiting {
     job: u64,
     /// Its tool or pool is paused.
     is_paused: bool,
+}
+
+impl Waiting {
+    fn queue(&self) -> Queue {
+        (self.pool.clone(), self.run.shard().partition())
+    }
 }
 
 /// A job to take back.
@@ -75,8 +82,8 @@ impl Unclaimed {
         self.found.push(Waiting { run: run.id(), call: call.index(), pool: pool.clone(), job, is_paused });
     }
 
-    /// All calls were noted. Returns the pools whose queues are to be asked.
-    pub(crate) fn round_is_over(&mut self, took: Duration) -> Vec<PoolId> {
+    /// All calls were noted. Returns the queues that are to be asked.
+    pub(crate) fn round_is_over(&mut self, took: Duration) -> Vec<Queue> {
         let found = std::mem::take(&mut self.found);
         if self.asked.is_some() {
             return Vec::new();
@@ -87,21 +94,20 @@ impl Unclaimed {
         let still = ids.filter(|(id, is_paused)| *is_paused || was_paused.contains(id));
         self.was_paused = still.map(|(id, _)| id).collect();
         let asked: Vec<Waiting> = found.into_iter().filter(|waiting| !waiting.is_paused).collect();
-        let pools: BTreeSet<&PoolId> = asked.iter().map(|waiting| &waiting.pool).collect();
-        let pools: Vec<PoolId> = pools.into_iter().cloned().collect();
-        if pools.is_empty() {
+        let queues: BTreeSet<Queue> = asked.iter().map(Waiting::queue).collect();
+        if queues.is_empty() {
             self.out.clear();
         } else {
             self.asked = Some(asked);
         }
-        pools
+        queues.into_iter().collect()
     }
 
-    /// The queues have answered: each pool's last job that was given out. Returns the jobs to take back. `newest`
+    /// The queues have answered: the last job of each that was given out. Returns the jobs to take back. `newest`
     /// returns the job that a call waits with now.
     pub(crate) fn take_back(
         &mut self,
-        given: &BTreeMap<PoolId, u64>,
+        given: &BTreeMap<Queue, u64>,
         now: Timestamp,
         newest: impl Fn(RunId, CallIndex) -> Option<u64>,
         may_act: impl Fn(RunId) -> bool,
@@ -113,8 +119,9 @@ impl Unclaimed {
             before.clear();
         }
         let (mut back, mut paused) = (Vec::new(), 0);
-        for Waiting { run, call, pool, job, .. } in self.asked.take().unwrap_or_default() {
-            let is_out = given.get(&pool).is_some_and(|through| job <= *through);
+        for waiting in self.asked.take().unwrap_or_default() {
+            let is_out = given.get(&waiting.queue()).is_some_and(|through| waiting.job <= *through);
+            let Waiting { run, call, pool, job, .. } = waiting;
             // A start may have come while the queue was asked.
             if !is_out || newest(run, call) != Some(job) {
                 continue;

@@ -49,9 +49,52 @@ impl Timestamp {
     }
 }
 
+/// A part of the log: a stream of its own at the broker, with the runs of its own shards.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Partition(u8);
+
+impl Partition {
+    /// Every deployment has it.
+    pub const FIRST: Self = Self(0);
+    /// The most partitions of one log: the number of a shard is one byte.
+    pub const MAX: usize = 16;
+    /// The shards of each. It is fixed for the life of a log, because run ids contain their shard.
+    pub const SHARDS: u8 = 16;
+
+    /// The first `count` partitions, at most [`Self::MAX`].
+    pub fn first(count: usize) -> impl Iterator<Item = Self> + Clone {
+        (0..16).map(Self).take(count)
+    }
+
+    /// Its number, from 0.
+    #[must_use]
+    pub fn as_usize(self) -> usize {
+        usize::from(self.0)
+    }
+
+    /// Its shards, in ascending order.
+    pub fn shards(self) -> impl Iterator<Item = Shard> + Clone {
+        (0..Self::SHARDS).map(move |place| Shard(self.0 * Self::SHARDS + place))
+    }
+}
+
+impl fmt::Display for Partition {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(&self.0, f)
+    }
+}
+
 /// A fixed slice of all runs, owned by one coordinator at a time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Shard(pub u8);
+
+impl Shard {
+    /// The partition whose stream has its runs.
+    #[must_use]
+    pub fn partition(self) -> Partition {
+        Partition(self.0 / Partition::SHARDS)
+    }
+}
 
 impl fmt::Display for Shard {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -60,8 +60,8 @@ pub use event::{
 };
 pub use fields::Fields;
 pub use id::{
-    AttemptNumber, CallId, CallIndex, CallerName, ChunkIndex, InvalidId, Nonce, PoolId, RequestId, RunId, Shard,
-    TenantId, Timestamp, ToolName, ToolSetId, WorkerId,
+    AttemptNumber, CallId, CallIndex, CallerName, ChunkIndex, InvalidId, Nonce, Partition, PoolId, RequestId, RunId,
+    Shard, TenantId, Timestamp, ToolName, ToolSetId, WorkerId,
 };
 pub use late::{NEVER_OPENED_AFTER, OPENED_WITHIN, REOPENED_WITHIN, STORED_WITHIN, counts_until, is_late};
 pub use object::{File, Object, ObjectId};

@@ -14,7 +14,7 @@ use bytes::Bytes;
 use object_store::path::Path;
 use proto::convert::InvalidMessage;
 use proto::convert::history::{HistoryMessage, HistoryPosition, HistoryRun};
-use run::{RunId, Shard, TenantId, Timestamp};
+use run::{Partition, RunId, Shard, TenantId, Timestamp};
 use slatedb::WriteBatch;
 use slatedb::config::{PutOptions, Ttl};
 use slatedb::db_cache::DbCache;
@@ -122,9 +122,9 @@ impl History {
             time_to_live: None,
             time_to_idle: None,
         }));
-        let shards = (0..proto::names::SHARDS).map(|shard| {
-            let path = root.clone().join("shards").join(Shard(shard).to_string());
-            ShardStore::new(Arc::clone(&store), path, (Arc::clone(&cache), u64::from(shard)))
+        let shards = Partition::first(Partition::MAX).flat_map(Partition::shards).map(|shard| {
+            let path = root.clone().join("shards").join(shard.to_string());
+            ShardStore::new(Arc::clone(&store), path, (Arc::clone(&cache), u64::from(shard.0)))
         });
         let (shards, place) = (shards.collect(), location.to_string());
         Ok(Self(Arc::new(Parts { store, root, place, retention, shards })))

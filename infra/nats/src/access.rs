@@ -12,7 +12,7 @@ use run::PoolId;
 
 use proto::names::{
     self, CARRIED_BUCKET, LEASES_BUCKET, OBJECTS, PAUSES_BUCKET, RECORDS_BUCKET, REQUESTS_BUCKET, SCHEDULES_BUCKET,
-    SNAPSHOTS_BUCKET, STREAM, TOOLS_BUCKET, WEBHOOKS_STREAM,
+    SNAPSHOTS_BUCKET, STREAM, STREAMS, TOOLS_BUCKET, WEBHOOKS_STREAM,
 };
 use proto::object;
 
@@ -158,12 +158,14 @@ pub fn may_be_answered(pool: &PoolId, reply: &str) -> bool {
 pub fn may_be_handed_back(pool: &PoolId, lease: &str) -> bool {
     let queue = names::pool_consumer(pool);
     match lease.split('.').collect::<Vec<_>>()[..] {
-        ["$JS", "ACK", stream, consumer, _, _, _, _, _] => (stream, consumer) == (STREAM, &*queue),
-        ["$JS", "ACK", _, _, stream, consumer, _, _, _, _, _, ..] => (stream, consumer) == (STREAM, &*queue),
+        ["$JS", "ACK", stream, consumer, _, _, _, _, _] => STREAMS.contains(&stream) && consumer == queue,
+        ["$JS", "ACK", _, _, stream, consumer, _, _, _, _, _, ..] => STREAMS.contains(&stream) && consumer == queue,
         _ => false,
     }
 }
 
+/// Only the streams of the log, one for each partition, have a consumer with the name of a pool's queue: so a pool may
+/// name any stream beside it.
 fn worker(pool: &PoolId) -> Vec<Service> {
     let queue = names::pool_consumer(pool);
     let one = |subject| Service { subject, answers: Answers::One };
@@ -175,12 +177,13 @@ fn worker(pool: &PoolId) -> Vec<Service> {
         format!("{}.file.{pool}.*", names::NAMESPACE),
         format!("{}.record.{pool}.*", names::NAMESPACE),
         format!("$KV.{TOOLS_BUCKET}.{pool}.*"),
+        // Of the first partition only: two exports that match one import would be one too many.
         format!("$JS.API.CONSUMER.INFO.{STREAM}.{queue}"),
     ]
     .into_iter()
     .chain(acknowledgements(&queue))
     .map(one)
-    .chain([Service { subject: format!("$JS.API.CONSUMER.MSG.NEXT.{STREAM}.{queue}"), answers: Answers::Many }])
+    .chain([Service { subject: format!("$JS.API.CONSUMER.MSG.NEXT.*.{queue}"), answers: Answers::Many }])
     .collect()
 }
 
@@ -188,9 +191,9 @@ fn worker(pool: &PoolId) -> Vec<Service> {
 /// form of 9 tokens names its queue at the third, the other one at the sixth, and no subject may be both.
 fn acknowledgements(queue: &str) -> [String; 3] {
     [
-        format!("$JS.ACK.{STREAM}.{queue}.*.*.*.*.*"),
-        format!("$JS.ACK.*.*.{STREAM}.{queue}.*.*.*.*.*"),
-        format!("$JS.ACK.*.*.{STREAM}.{queue}.*.*.*.*.*.>"),
+        format!("$JS.ACK.*.{queue}.*.*.*.*.*"),
+        format!("$JS.ACK.*.*.*.{queue}.*.*.*.*.*"),
+        format!("$JS.ACK.*.*.*.{queue}.*.*.*.*.*.>"),
     ]
 }
 
@@ -212,11 +215,8 @@ fn coordinator() -> Vec<String> {
         format!("$JS.API.STREAM.PURGE.KV_{SNAPSHOTS_BUCKET}"),
         // What is carried of runs that are erased.
         format!("$JS.API.STREAM.PURGE.KV_{CARRIED_BUCKET}"),
-        // Queues of pools that are paused.
-        format!("$JS.API.CONSUMER.PAUSE.{STREAM}.*"),
-        // Of runs that are not to be stored nothing is kept.
-        format!("$JS.API.STREAM.PURGE.{STREAM}"),
-        format!("$JS.API.STREAM.MSG.DELETE.{STREAM}"),
+        // How many partitions the log has.
+        "$JS.API.STREAM.NAMES".to_owned(),
         format!("$JS.API.STREAM.PURGE.KV_{REQUESTS_BUCKET}"),
         // Records that were replaced or deleted.
         format!("$JS.API.STREAM.PURGE.KV_{RECORDS_BUCKET}"),
@@ -237,7 +237,17 @@ fn coordinator() -> Vec<String> {
         ]
         .map(|bucket| format!("$KV.{bucket}.>")),
     );
-    subjects.extend([format!("$JS.ACK.{STREAM}.>"), format!("$JS.ACK.*.*.{STREAM}.>")]);
+    for stream in STREAMS {
+        subjects.extend([
+            // Queues of pools that are paused.
+            format!("$JS.API.CONSUMER.PAUSE.{stream}.*"),
+            // Of runs that are not to be stored nothing is kept.
+            format!("$JS.API.STREAM.PURGE.{stream}"),
+            format!("$JS.API.STREAM.MSG.DELETE.{stream}"),
+            format!("$JS.ACK.{stream}.>"),
+            format!("$JS.ACK.*.*.{stream}.>"),
+        ]);
+    }
     subjects.extend(
         ["STREAM.INFO", "STREAM.CREATE", "STREAM.MSG.GET", "STREAM.PURGE"]
             .map(|request| format!("$JS.API.{request}.{OBJECTS}")),
@@ -256,7 +266,7 @@ fn coordinator() -> Vec<String> {
     subjects
 }
 
-/// All streams may be changed, backed up and restored. None may be deleted, but a smaller limit of bytes or age
+/// All streams may be changed, backed up and restored, and partitions of the log added. None may be deleted, but a smaller limit of bytes or age
 /// removes entries.
 fn operator() -> Vec<String> {
     let requests = ["STREAM.INFO", "STREAM.UPDATE", "STREAM.SNAPSHOT", "STREAM.RESTORE"];
@@ -264,7 +274,8 @@ fn operator() -> Vec<String> {
         let requests = requests.map(|request| format!("$JS.API.{request}.{stream}"));
         requests.into_iter().chain(["ACK", "RESTORE"].map(|what| format!("$JS.SNAPSHOT.{what}.{stream}.>")))
     };
-    streams().chain([OBJECTS.to_owned()]).flat_map(of).collect()
+    let further = STREAMS.iter().skip(1).map(|stream| format!("$JS.API.STREAM.CREATE.{stream}"));
+    streams().chain([OBJECTS.to_owned()]).flat_map(of).chain(further).collect()
 }
 
 /// It may see how everything is set, and what stands in these buckets, which hold no arguments and no results. It may
@@ -274,7 +285,10 @@ fn observer() -> Vec<Service> {
     let mut subjects = vec!["$JS.API.INFO".to_owned()];
     subjects.extend(streams().map(|stream| format!("$JS.API.STREAM.INFO.{stream}")));
     subjects.push(format!("$JS.API.STREAM.INFO.{OBJECTS}"));
-    subjects.extend([format!("$JS.API.CONSUMER.NAMES.{STREAM}"), format!("$JS.API.CONSUMER.INFO.{STREAM}.*")]);
+    subjects.push("$JS.API.STREAM.NAMES".to_owned());
+    for stream in STREAMS {
+        subjects.extend([format!("$JS.API.CONSUMER.NAMES.{stream}"), format!("$JS.API.CONSUMER.INFO.{stream}.*")]);
+    }
     subjects.extend(
         [LEASES_BUCKET, PAUSES_BUCKET, TOOLS_BUCKET]
             .map(|bucket| format!("$JS.API.DIRECT.GET.KV_{bucket}.$KV.{bucket}.>")),
@@ -299,9 +313,10 @@ fn streams() -> impl Iterator<Item = String> {
         SNAPSHOTS_BUCKET,
         TOOLS_BUCKET,
     ];
-    [STREAM, WEBHOOKS_STREAM]
-        .map(str::to_owned)
+    STREAMS
         .into_iter()
+        .chain([WEBHOOKS_STREAM])
+        .map(str::to_owned)
         .chain(buckets.into_iter().map(|bucket| format!("KV_{bucket}")))
 }
 
@@ -374,6 +389,8 @@ mod tests {
             "$JS.ACK.ty-log.pool-other.1.2.3.4.5",
             "$JS.ACK._.hash.ty-log.pool-other.1.2.3.4.5",
             "$JS.ACK._.hash.ty-log.pool-other.1.2.3.4.5.token",
+            "$JS.ACK.ty-log-3.pool-other.1.2.3.4.5",
+            "$JS.ACK._.hash.ty-log-15.pool-other.1.2.3.4.5",
         ] {
             assert!(may_publish(&other, own), "{own}");
         }
@@ -383,6 +400,7 @@ mod tests {
             // Of nine tokens, so the queue is the one at the third.
             "$JS.ACK.ty-log.pool-main.ty-log.pool-other.1.2.3",
             "$JS.ACK.ty-log.pool-main.ty-log.pool-other.1.2.3.4",
+            "$JS.ACK.ty-log-1.pool-main.1.2.3.4.5",
         ] {
             assert!(!may_publish(&other, foreign), "{foreign}");
         }
@@ -391,13 +409,18 @@ mod tests {
     #[test]
     fn a_job_is_handed_back_to_the_pool_whose_it_is() {
         let main = pool("main");
-        for ours in ["$JS.ACK.ty-log.pool-main.1.2.3.4.5", "$JS.ACK._.hash.ty-log.pool-main.1.2.3.4.5.token"] {
+        for ours in [
+            "$JS.ACK.ty-log.pool-main.1.2.3.4.5",
+            "$JS.ACK._.hash.ty-log.pool-main.1.2.3.4.5.token",
+            "$JS.ACK.ty-log-15.pool-main.1.2.3.4.5",
+        ] {
             assert!(may_be_handed_back(&main, ours), "{ours}");
             assert!(!may_be_handed_back(&pool("other"), ours), "{ours}");
         }
         for none in [
             "$JS.ACK.ty-log.pool-other.ty-log.pool-main.3.4.5",
             "$JS.ACK.ty-webhooks.pool-main.1.2.3.4.5",
+            "$JS.ACK.ty-log-16.pool-main.1.2.3.4.5",
             "$JS.ACK.ty-log.pool-main.>",
             "ty.stop.main",
             "",

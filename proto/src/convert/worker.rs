@@ -6,8 +6,8 @@ use bytes::Bytes;
 pub use owner::{Question, Unanswered, UserAnswer, UserQuestion};
 use prost::Message as _;
 use run::{
-    AskedBy, AttemptId, AttemptNumber, CallIndex, ChunkIndex, Manifest, NewQuestion, RunId, ToolName, ToolSetId,
-    Verdict, WorkerId,
+    AskedBy, AttemptId, AttemptNumber, CallIndex, ChunkIndex, Manifest, NewQuestion, Partition, RunId, ToolName,
+    ToolSetId, Verdict, WorkerId,
 };
 use sha2::{Digest as _, Sha256};
 
@@ -335,6 +335,9 @@ pub enum Stop {
     /// Whether most of the broker's servers store messages, as seen by a coordinator. It stops nothing. `false` holds
     /// for [`UNSTORED_FOR`](crate::names::UNSTORED_FOR).
     Storing(bool),
+    /// The number of partitions of the log, each with a queue of the pool. It stops nothing, and is repeated while there
+    /// is more than one.
+    Partitions(usize),
 }
 
 impl Stop {
@@ -365,6 +368,10 @@ impl Stop {
                 let storing = Some(wire::Storing { storing: *storing });
                 wire::StopAttempt { storing, ..wire::StopAttempt::default() }
             }
+            Self::Partitions(count) => {
+                let partitions = u32::try_from(*count).unwrap_or(u32::MAX);
+                wire::StopAttempt { partitions, ..wire::StopAttempt::default() }
+            }
         };
         wire::StopAttempt { version: VERSION, ..wire }.encode_to_vec().into()
     }
@@ -388,6 +395,9 @@ impl Stop {
         }
         if let Some(storing) = wire.storing {
             return Ok(Self::Storing(storing.storing));
+        }
+        if wire.partitions > 0 {
+            return Ok(Self::Partitions((wire.partitions as usize).min(Partition::MAX)));
         }
         let call = index_in(wire.call)?;
         let attempt = attempt_in(wire.attempt.ok_or(InvalidMessage::Missing("the attempt"))?, call);

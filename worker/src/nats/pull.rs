@@ -1,4 +1,5 @@
-//! Pulls jobs: never more than there are free slots, so that no job waits here while another worker is idle.
+//! Pulls jobs from the pool's queue in each partition of the log: never more than there are free slots, so that no job
+//! waits here while another worker is idle.
 
 use std::cell::Cell;
 use std::collections::VecDeque;
@@ -8,12 +9,15 @@ use std::time::Duration;
 use async_nats::{Client, Message, StatusCode, Subscriber};
 use futures::{FutureExt as _, StreamExt as _};
 use proto::names;
-use run::PoolId;
+use run::{Partition, PoolId};
 use tokio::sync::Notify;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
+use self::asked::Asked;
 use super::Core;
+
+mod asked;
 
 /// How long the broker holds a pull request open: a little less than the time after which a worker counts as lost. Jobs
 /// that are handed back then must not go to a request of the lost worker.
@@ -28,29 +32,24 @@ pub(super) const LOST: Duration = Duration::from_secs(6);
 const LOOK: Duration = Duration::from_secs(1);
 /// How long to wait after a refusal.
 const PAUSE: Duration = Duration::from_millis(250);
-/// Requests are made when none is open, or when so many times as many slots are free as open ones may bring jobs. The
-/// broker looks at all open requests of a pool for nearly every job, so a worker has one or two, whatever its slots.
-const REFILL: u32 = 3;
 
 const STATUS_IDLE_HEARTBEAT: u16 = 100;
 const STATUS_EXPIRED: u16 = 408;
 
 pub(super) struct Puller {
     client: Client,
-    subject: String,
+    consumer: String,
     inbox: String,
     messages: Subscriber,
-    slots: u32,
     running: u32,
-    /// Jobs that open requests may still bring. One sum: the broker serves open requests in turn, not in order.
-    asked: u32,
+    asked: Asked,
+    /// How many partitions there are, as coordinators say.
+    partitions: Rc<Cell<usize>>,
     /// Jobs that an inbox still held when it was given up.
     left: VecDeque<Message>,
-    heard: Instant,
     /// Reports whether jobs reach this worker.
     answered: Rc<Cell<Option<Instant>>>,
     reached: Rc<Notify>,
-    not_before: Instant,
     /// Connections made so far.
     connects: u64,
 }
@@ -76,17 +75,15 @@ impl Puller {
         Some(Self {
             connects: connects(&core.client),
             client: core.client.clone(),
-            subject: format!("$JS.API.CONSUMER.MSG.NEXT.{}.{consumer}", names::STREAM),
+            consumer,
             inbox,
             messages,
-            slots,
             running: 0,
-            asked: 0,
+            asked: Asked::new(slots, Instant::now()),
+            partitions: Rc::clone(&core.partitions),
             left: VecDeque::new(),
-            heard: Instant::now(),
             answered: Rc::clone(&core.answered),
             reached: Rc::clone(&core.reached),
-            not_before: Instant::now(),
         })
     }
 
@@ -101,13 +98,9 @@ impl Puller {
             if let Some(message) = self.left.pop_front() {
                 return message;
             }
-            let may_ask = self.refill().await;
-            let look = Instant::now() + LOOK;
-            let wait = match (may_ask, self.asked) {
-                (false, _) => self.not_before,
-                (true, 0) => look,
-                (true, _) => look.min(self.heard + LOST),
-            };
+            self.asked.grow(self.partitions.get(), Instant::now());
+            self.refill().await;
+            let wait = self.asked.wake(self.running, Instant::now()).min(Instant::now() + LOOK);
             let message = tokio::select! {
                 biased;
                 message = self.messages.next() => message,
@@ -121,22 +114,30 @@ impl Puller {
                 std::future::pending::<()>().await;
                 continue;
             };
-            self.heard = Instant::now();
+            let (now, status) = (Instant::now(), message.status);
             // Any server that is left reports that no responder serves the queue.
-            if message.status != Some(StatusCode::NO_RESPONDERS) {
-                let before = self.answered.replace(Some(self.heard));
-                if before.is_none_or(|before| before.elapsed() >= LOST) {
+            if status != Some(StatusCode::NO_RESPONDERS) {
+                let before = self.answered.replace(Some(now));
+                if before.is_none_or(|before| now.saturating_duration_since(before) >= LOST) {
                     self.reached.notify_one();
                 }
             }
-            match message.status.map(|status| status.as_u16()) {
-                None => {
-                    self.asked = self.asked.saturating_sub(1);
-                    return message;
-                }
+            let queue = queue_of(&message);
+            self.asked.note_message(queue, now);
+            match status.map(|status| status.as_u16()) {
+                None if self.asked.note_job(queue, self.running, now) => return message,
+                None => self.give_back(&message).await,
                 Some(STATUS_IDLE_HEARTBEAT) => {}
-                Some(status) => self.request_ended(&message, status).await,
+                Some(status) => self.request_ended(&message, (queue, status)).await,
             }
+        }
+    }
+
+    /// A job for which there is no slot: the queues of several partitions gave jobs at once.
+    async fn give_back(&self, message: &Message) {
+        let Some(reply) = message.reply.clone() else { return };
+        if let Err(error) = self.client.publish(reply, "-NAK".into()).await {
+            tracing::debug!(%error, "a job without a slot was not given back; it comes again when its lease runs out");
         }
     }
 
@@ -144,12 +145,17 @@ impl Puller {
     async fn look_at_connection(&mut self) {
         let connects = connects(&self.client);
         let anew = std::mem::replace(&mut self.connects, connects) != connects;
-        let silent = self.asked > 0 && self.heard.elapsed() >= LOST;
-        if silent {
-            tracing::warn!("the broker forgot our requests for jobs, asking again");
-        }
-        if anew || silent {
+        if anew {
             self.begin_again().await;
+            return;
+        }
+        match self.asked.forget_lost(Instant::now()) {
+            0 => {}
+            // The requests of one queue cannot be told apart from new ones, so all are made again.
+            _ => {
+                tracing::warn!("the broker forgot our requests for jobs, asking again");
+                self.begin_again().await;
+            }
         }
     }
 
@@ -157,7 +163,8 @@ impl Puller {
     async fn begin_again(&mut self) {
         let (inbox, messages) = open_inbox(&self.client).await;
         let mut old = std::mem::replace(&mut self.messages, messages);
-        (self.inbox, self.asked) = (inbox, 0);
+        self.inbox = inbox;
+        self.asked.begin_again(Instant::now());
         while let Some(Some(message)) = old.next().now_or_never() {
             if message.status.is_none() {
                 self.left.push_back(message);
@@ -168,44 +175,41 @@ impl Puller {
         }
     }
 
-    /// Requests as many jobs as there are free slots without an open request. `false` if it should but must wait.
-    async fn refill(&mut self) -> bool {
-        let free = self.slots.saturating_sub(self.running).saturating_sub(self.asked);
-        if !is_worth_asking(free, self.asked) {
-            return true;
+    /// Requests as many jobs as there are free slots without an open request.
+    async fn refill(&mut self) {
+        while let Some((queue, batch)) = self.asked.next_request(self.running, Instant::now()) {
+            let idle_heartbeat = if self.answered.get().is_some() { IDLE_HEARTBEAT } else { FIRST_IDLE_HEARTBEAT };
+            let request = serde_json::json!({
+                "batch": batch,
+                "expires": u64::try_from(EXPIRES.as_nanos()).unwrap_or(u64::MAX),
+                "idle_heartbeat": u64::try_from(idle_heartbeat.as_nanos()).unwrap_or(u64::MAX),
+            });
+            let (reply, stream) = (format!("{}.{queue}", self.inbox), names::STREAMS[queue]);
+            let subject = format!("$JS.API.CONSUMER.MSG.NEXT.{stream}.{}", self.consumer);
+            let sent = self.client.publish_with_reply(subject, reply, request.to_string().into()).await;
+            match sent {
+                Ok(()) => self.asked.note_request(queue, batch, Instant::now()),
+                Err(error) => {
+                    tracing::warn!(%error, "cannot ask for jobs, trying again");
+                    self.asked.pause(queue, Instant::now() + PAUSE);
+                }
+            }
         }
-        if Instant::now() < self.not_before {
-            return false;
-        }
-        let idle_heartbeat = if self.answered.get().is_some() { IDLE_HEARTBEAT } else { FIRST_IDLE_HEARTBEAT };
-        let request = serde_json::json!({
-            "batch": free,
-            "expires": u64::try_from(EXPIRES.as_nanos()).unwrap_or(u64::MAX),
-            "idle_heartbeat": u64::try_from(idle_heartbeat.as_nanos()).unwrap_or(u64::MAX),
-        });
-        let reply = format!("{}.pull", self.inbox);
-        let sent = self.client.publish_with_reply(self.subject.clone(), reply, request.to_string().into()).await;
-        if let Err(error) = sent {
-            tracing::warn!(%error, "cannot ask for jobs, trying again");
-            self.not_before = Instant::now() + PAUSE;
-            return false;
-        }
-        self.asked += free;
-        self.heard = Instant::now();
-        true
     }
 
     /// A request ended before it had brought all its jobs; the broker reports how many are missing.
-    async fn request_ended(&mut self, message: &Message, status: u16) {
+    async fn request_ended(&mut self, message: &Message, (queue, status): (usize, u16)) {
         let missing = message.headers.as_ref().and_then(|headers| headers.get("Nats-Pending-Messages"));
         match missing.and_then(|missing| missing.as_str().parse::<u32>().ok()) {
-            Some(missing) => self.asked = self.asked.saturating_sub(missing),
+            Some(missing) => self.asked.note_missing(queue, missing),
+            // No server serves this queue, and another partition's may be served.
+            None if self.asked.has_several() => self.asked.note_missing(queue, u32::MAX),
             None => self.begin_again().await,
         }
         if status != STATUS_EXPIRED {
             let description = message.description.as_deref().unwrap_or_default();
             tracing::debug!(status, description, "a request for jobs was refused");
-            self.not_before = Instant::now() + PAUSE;
+            self.asked.pause(queue, Instant::now() + PAUSE);
         }
     }
 
@@ -223,9 +227,15 @@ impl Puller {
     }
 }
 
-/// Whether to request jobs for so many `free` slots, while open requests may bring so many others.
-fn is_worth_asking(free: u32, asked: u32) -> bool {
-    free > 0 && free >= asked.saturating_mul(REFILL)
+/// The partition whose queue a message comes from. A job has the subject of its log entry, everything else that of the
+/// request.
+fn queue_of(message: &Message) -> usize {
+    let subject = message.subject.as_str();
+    if message.status.is_some() {
+        return subject.rsplit('.').next().and_then(|queue| queue.parse().ok()).unwrap_or(0);
+    }
+    let shard = subject.split('.').nth(2).and_then(|shard| shard.parse::<run::Shard>().ok());
+    shard.map_or(0, |shard| shard.partition().as_usize()).min(Partition::MAX - 1)
 }
 
 fn connects(client: &Client) -> u64 {
@@ -240,47 +250,5 @@ async fn open_inbox(client: &Client) -> (String, Subscriber) {
             Err(error) => tracing::warn!(%error, "cannot subscribe to the inbox, trying again"),
         }
         tokio::time::sleep(PAUSE).await;
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use std::collections::VecDeque;
-
-    use super::*;
-
-    /// The most open requests and all requests of a worker that takes short jobs, one or two of them at a time. The
-    /// broker serves open requests in turn.
-    fn requests(slots: u32, jobs: u32) -> (usize, u32) {
-        let (mut open, mut most, mut made) = (VecDeque::<u32>::new(), 0, 0);
-        for job in 0..jobs {
-            let (asked, running) = (open.iter().sum::<u32>(), job % 2);
-            let free = slots.saturating_sub(running).saturating_sub(asked);
-            if is_worth_asking(free, asked) {
-                open.push_back(free);
-                (most, made) = (most.max(open.len()), made + 1);
-            }
-            let left = open.pop_front().expect("a job comes by an open request") - 1;
-            if left > 0 {
-                open.push_back(left);
-            }
-        }
-        (most, made)
-    }
-
-    #[test]
-    fn a_worker_has_at_most_two_open_requests_whatever_its_slots() {
-        for slots in 2..=600 {
-            let (most, made) = requests(slots, 10_000);
-            assert!(most <= 2, "{slots} slots: {most} open requests");
-            assert!(made <= 10_000 / (slots * 5 / 8).max(1) + 1, "{slots} slots: {made} requests for 10,000 jobs");
-        }
-    }
-
-    #[test]
-    fn a_worker_without_open_requests_asks_for_each_free_slot() {
-        assert!(is_worth_asking(1, 0));
-        assert!(!is_worth_asking(0, 0), "it is full");
-        assert!(!is_worth_asking(2, 1) && is_worth_asking(3, 1));
     }
 }

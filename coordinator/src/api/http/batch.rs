@@ -294,7 +294,7 @@ impl Waiting {
     /// Reads what the log has of the run now.
     async fn caught_up(&mut self) -> Result<Arc<Run>, ApiError> {
         let id = self.reader.run().id();
-        let through = self.api.runs.journal.last_of_run(id).await.map_err(RequestError::from)?;
+        let through = self.api.runs.journals.of(id).last_of_run(id).await.map_err(RequestError::from)?;
         let give_up = Instant::now() + OPENING_MAX;
         loop {
             let events = tokio::time::timeout_at(give_up, self.reader.next_through(through)).await;

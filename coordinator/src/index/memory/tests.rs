@@ -1,14 +1,14 @@
 //! The index in memory: its lists, what it removes, and its counts.
 
-use proto::names::SHARDS;
 use proto::v1::{CallErrorKind, CallState, RunStatus};
+use run::Partition;
 
 use super::super::summary::CallSummary;
 use super::*;
 
 /// A run that was made `number` milliseconds after the beginning, with calls in these states.
 fn run(number: u64, status: RunStatus, calls: &[CallState]) -> Arc<Summary> {
-    let id = format!("run_{:02x}_{number:012x}70008000000000000000", number % u64::from(SHARDS));
+    let id = format!("run_{:02x}_{number:012x}70008000000000000000", number % u64::from(Partition::SHARDS));
     let calls = calls.iter().enumerate().map(|(index, state)| CallSummary {
         id: format!("call_{index}").parse().unwrap(),
         tool: "bash".parse().unwrap(),
@@ -130,7 +130,7 @@ fn a_mark_moves_only_from_where_it_is_believed_to_stand() {
     assert!(memory.advance(shard, Some(mark), Watermark::settled(9)));
     memory.wipe();
     assert!(!memory.advance(shard, Some(Watermark::settled(9)), Watermark::settled(10)), "it was emptied meanwhile");
-    for shard in (0..SHARDS).map(Shard) {
+    for shard in Partition::FIRST.shards() {
         assert!(!memory.coverage().complete);
         assert!(memory.advance(shard, None, Watermark::settled(1)));
     }

@@ -12,7 +12,7 @@ use super::link::Link;
 use super::{RedisStore, TOOLS, marks, run_key, sets, wire};
 use crate::index::filter::{Ask, CallFilter, Coverage, Created, Key, Page, Place, RunFilter};
 use crate::index::summary::Summary;
-use crate::index::{Counts, Unavailable, Watermark};
+use crate::index::{Counts, Unavailable, is_complete};
 
 /// Members that are read together.
 const SCAN: usize = 256;
@@ -142,8 +142,7 @@ impl RedisStore {
 }
 
 pub(super) async fn coverage(link: &Link) -> Result<Coverage, Unavailable> {
-    let complete = marks(link).await?.iter().all(|mark| mark.is_some_and(Watermark::is_settled));
-    Ok(Coverage { complete, cut_before: None })
+    Ok(Coverage { complete: is_complete(&marks(link).await?), cut_before: None })
 }
 
 /// The summaries at these positions; `None` if there is none any more, or it cannot be decoded.

@@ -11,7 +11,6 @@ use bytes::Bytes;
 use nats::append::{AppendFailure, PAUSE, Pauses};
 use owner::Expected;
 use proto::convert::log::{self, Dispatch};
-use proto::names;
 use proto::subject::{Subject, SubjectKind};
 use run::{Event, RunId, Timestamp};
 use telemetry::trace::Moment;
@@ -295,7 +294,7 @@ impl Journal {
     /// Searches a subject after the entry `after` for our entry. Reads from the log's leader, because another node may
     /// not have it yet.
     pub(super) async fn find(&self, subject: &str, after: u64, payload: &Bytes) -> Result<Found, ReadError> {
-        let stream = self.broker.context.get_stream_no_info(names::STREAM).await;
+        let stream = self.broker.context.get_stream_no_info(self.stream).await;
         let stream = stream.map_err(|error| ReadError::new(&error))?;
         let (mut after, mut found) = (after, Found::Nothing);
         for _ in 0..LATER_MAX {

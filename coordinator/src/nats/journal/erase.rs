@@ -1,7 +1,6 @@
 //! Deletes runs from the log.
 
 use futures::future::try_join_all;
-use proto::names;
 use proto::subject;
 use run::{Event, RunId};
 use serde::Deserialize;
@@ -62,14 +61,14 @@ impl Journal {
 
     async fn delete_entry(&self, sequence: u64) -> Result<(), ReadError> {
         let request = serde_json::json!({ "seq": sequence, "no_erase": true });
-        let reply = self.broker.context.request(format!("STREAM.MSG.DELETE.{}", names::STREAM), &request).await;
+        let reply = self.broker.context.request(format!("STREAM.MSG.DELETE.{}", self.stream), &request).await;
         let Deleted { success } = reply.map_err(|error| ReadError::new(&error))?;
         if success { Ok(()) } else { Err(ReadError(format!("entry {sequence} was not deleted"))) }
     }
 
     async fn purge(&self, run: RunId, through: u64) -> Result<(), ReadError> {
         let stream =
-            self.broker.context.get_stream_no_info(names::STREAM).await.map_err(|error| ReadError::new(&error))?;
+            self.broker.context.get_stream_no_info(self.stream).await.map_err(|error| ReadError::new(&error))?;
         let purge = stream.purge().filter(subject::of_run(run)).sequence(through + 1).await;
         purge.map(|_| ()).map_err(|error| ReadError::new(&error))
     }

@@ -1,7 +1,6 @@
 //! Distinguishes entries that have left the log, by age or by hand, from entries that a replica of the broker does not
 //! have yet.
 
-use proto::names;
 use run::{RunId, Shard};
 
 use super::{Journal, PAGE_BYTES, ReadError, RunPages};
@@ -43,8 +42,7 @@ impl Journal {
     /// As `has_left`, without a barrier: stores one if the log's leader does not find the entry. Use it only for rare
     /// cases.
     pub(crate) async fn is_gone(&self, shard: Shard, sequence: u64) -> Result<bool, ReadError> {
-        let log =
-            self.broker.context.get_stream_no_info(names::STREAM).await.map_err(|error| ReadError::new(&error))?;
+        let log = self.broker.context.get_stream_no_info(self.stream).await.map_err(|error| ReadError::new(&error))?;
         // A leader that finds it is right, whether it was replaced or not. One that does not may have been replaced.
         if log.get_raw_message(sequence).await.is_ok() {
             return Ok(false);

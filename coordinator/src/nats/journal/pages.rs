@@ -10,7 +10,6 @@ use async_nats::datetime::parse_rfc3339;
 use async_nats::jetstream::stream::RawMessageErrorKind;
 use bytes::Bytes;
 use futures::future::try_join_all;
-use proto::names;
 use proto::subject::{self, Subject, SubjectKind};
 use run::{Event, RunId, Timestamp};
 use serde::Deserialize;
@@ -444,7 +443,7 @@ struct Failed {
 impl Journal {
     /// Whether the log has this entry, according to its leader.
     async fn holds(&self, sequence: u64) -> Result<bool, ReadError> {
-        let stream = self.broker.context.get_stream_no_info(names::STREAM).await;
+        let stream = self.broker.context.get_stream_no_info(self.stream).await;
         match stream.map_err(|error| ReadError::new(&error))?.get_raw_message(sequence).await {
             Ok(_) => Ok(true),
             Err(error) if error.kind() == RawMessageErrorKind::NoMessageFound => Ok(false),
@@ -460,7 +459,7 @@ impl Journal {
     /// As [`Self::counts`], with the last entry of the log that the answering server has.
     pub(super) async fn counts_through(&self, run: RunId) -> Result<Counts, ReadError> {
         let filter = serde_json::json!({ "subjects_filter": subject::of_run(run) });
-        let reply = self.broker.context.request(format!("STREAM.INFO.{}", names::STREAM), &filter).await;
+        let reply = self.broker.context.request(format!("STREAM.INFO.{}", self.stream), &filter).await;
         let info: Info = reply.map_err(|error| ReadError::new(&error))?;
         match info {
             Info { state: Some(state), error: None } => {

@@ -5,7 +5,12 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use tokio::sync::Notify;
+use tokio::sync::{Notify, watch};
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+
+use super::partitions::sizes;
+use super::{Journal, Journals, LogNow, limits};
 
 /// Above this fill level new work is rejected; the rest is reserved for accepted work to end.
 pub(crate) const ROOM_PERCENT: u64 = 85;
@@ -13,6 +18,8 @@ pub(crate) const ROOM_PERCENT: u64 = 85;
 /// workers append too.
 const LOOK: Duration = Duration::from_secs(1);
 const LOOK_PERCENT: u64 = 1;
+/// How long a check of the log's size may take before the next one.
+const ROOM_PATIENCE: Duration = Duration::from_secs(2);
 
 /// A size of the log, in both of its measures.
 #[derive(Debug, Clone, Copy, Default)]
@@ -157,4 +164,54 @@ impl Filled {
 
 fn percent(of: u64, part: u64) -> u64 {
     u64::try_from(u128::from(of) * u128::from(part) / 100).unwrap_or(u64::MAX)
+}
+
+impl Journal {
+    /// Watches the size of the log, until `stop`, because accepted work needs room to end. `led` is updated whenever
+    /// the log has a leader.
+    pub(crate) async fn watch_room(self, all: Journals, led: watch::Sender<Instant>, stop: CancellationToken) {
+        loop {
+            let counted = self.room.counted();
+            match tokio::time::timeout(ROOM_PATIENCE, self.broker.context.get_stream(self.stream)).await {
+                Ok(Ok(stream)) => {
+                    let info = stream.cached_info();
+                    // A server that lost the others still answers, and names no leader. A single server has no cluster.
+                    if info.cluster.as_ref().is_none_or(|cluster| cluster.leader.is_some()) {
+                        self.led_at.fetch_max(::nats::now().0, Ordering::Relaxed);
+                        led.send_replace(Instant::now());
+                    }
+                    let seen = Amount { bytes: info.state.bytes, messages: info.state.messages };
+                    self.room.seen(seen, limits(&info.config), counted);
+                    let log = LogNow::of(info);
+                    self.created_at.store(log.created / 1_000_000, Ordering::Relaxed);
+                    self.note_oldest(log.oldest);
+                    self.note_first(log.first);
+                    self.note_tip(log.last);
+                    *self.sizes.lock().unwrap_or_else(PoisonError::into_inner) = Some(sizes(info, &log));
+                    all.count_sizes();
+                }
+                Ok(Err(error)) => tracing::warn!(%error, "reading the size of the log failed"),
+                Err(_) => tracing::warn!("reading the size of the log timed out"),
+            }
+            tokio::select! {
+                () = self.room.wait_for_look() => {}
+                () = stop.cancelled() => return,
+            }
+        }
+    }
+
+    /// The job of a call that was accepted is appended later, and takes so many bytes.
+    pub(crate) fn defer(&self, bytes: u64) {
+        self.room.defer(bytes);
+    }
+
+    /// Stores how many jobs of accepted calls are still to be appended, and their bytes.
+    pub(crate) fn count_deferred(&self, messages: u64, bytes: u64) {
+        self.room.count_deferred(Amount { bytes, messages });
+    }
+
+    /// The bound of the log that is reached and at which new work is rejected, if any.
+    pub(crate) fn crowded(&self) -> Option<Bound> {
+        self.room.crowded()
+    }
 }

@@ -10,12 +10,13 @@ use async_nats::jetstream::stream::{Info, LastRawMessageErrorKind};
 use owner::retention::Fill;
 use proto::convert::snapshot::Cut;
 use proto::names;
-use run::{RunId, Timestamp};
+use run::{Partition, RunId, Timestamp};
 use serde_json::{Value, json};
 
 use super::{Journal, NOTHING_THERE, ReadError, limits, millis};
 
-/// The key of the bucket of snapshots that tells what has left the log.
+/// The key of the bucket of snapshots that tells what has left the first partition of the log, and what the keys of
+/// the others begin with.
 const CUT: &str = "cut";
 /// By how much the clocks of the broker's servers may differ: a run's id has the time of another one than its entries.
 const CLOCKS_DIFFER: Duration = Duration::from_secs(30);
@@ -63,7 +64,7 @@ pub(super) fn oldest(first: u64, nanos: i128) -> Timestamp {
 impl Journal {
     /// The log as its leader has it, which may have been replaced without knowing it.
     pub(crate) async fn now(&self) -> Result<LogNow, ReadError> {
-        let stream = self.broker.patient.get_stream(names::STREAM).await.map_err(|error| ReadError::new(&error))?;
+        let stream = self.broker.patient.get_stream(self.stream).await.map_err(|error| ReadError::new(&error))?;
         let log = LogNow::of(stream.cached_info());
         self.note_first(log.first);
         Ok(log)
@@ -87,7 +88,7 @@ impl Journal {
     pub(crate) async fn drop_before(&self, sequence: u64, log: &LogNow) -> Result<(), ReadError> {
         self.store_cut(Cut { log: log.created, through: self.stored_at(sequence).await? }).await?;
         let context = ContextBuilder::new().timeout(DROP_PATIENCE).build(self.broker.client.clone());
-        let stream = context.get_stream_no_info(names::STREAM).await.map_err(|error| ReadError::new(&error))?;
+        let stream = context.get_stream_no_info(self.stream).await.map_err(|error| ReadError::new(&error))?;
         stream.purge().sequence(sequence).await.map(drop).map_err(|error| ReadError::new(&error))
     }
 
@@ -100,7 +101,7 @@ impl Journal {
 
     /// Asks any replica for one message.
     async fn get(&self, request: &Value) -> Result<Message, ReadError> {
-        let subject = format!("$JS.API.DIRECT.GET.{}", names::STREAM);
+        let subject = format!("$JS.API.DIRECT.GET.{}", self.stream);
         let reply = self.broker.client.request(subject, request.to_string().into()).await;
         reply.map_err(|error| ReadError::new(&error))
     }
@@ -146,7 +147,8 @@ impl Journal {
     /// Entries that were stored later have not left this log; `None` if no cut is stored.
     async fn cut(&self, log: &LogNow) -> Result<Option<Timestamp>, ReadError> {
         let store = &self.broker.snapshots;
-        let cut = match store.stream.get_last_raw_message_by_subject(&format!("{}{CUT}", store.prefix)).await {
+        let subject = format!("{}{}", store.prefix, self.cut_key());
+        let cut = match store.stream.get_last_raw_message_by_subject(&subject).await {
             Ok(message) => Cut::decode(message.payload).map_err(|error| ReadError::new(&error))?,
             Err(error) if error.kind() == LastRawMessageErrorKind::NoMessageFound => return Ok(None),
             Err(error) => return Err(ReadError::new(&error)),
@@ -163,7 +165,20 @@ impl Journal {
     }
 
     async fn store_cut(&self, cut: Cut) -> Result<(), ReadError> {
-        self.broker.snapshots.put(CUT, cut.encode()).await.map(drop).map_err(|error| ReadError::new(&error))
+        self.broker.snapshots.put(self.cut_key(), cut.encode()).await.map(drop).map_err(|error| ReadError::new(&error))
+    }
+
+    fn cut_key(&self) -> String {
+        if self.partition == Partition::FIRST { CUT.to_owned() } else { format!("{CUT}-{}", self.partition) }
+    }
+
+    /// The entries before this one would leave the log if nothing needed them; 0 if none would.
+    pub(crate) fn leaves_before(&self) -> u64 {
+        self.leaves_before.load(Relaxed)
+    }
+
+    pub(crate) fn set_leaves_before(&self, sequence: u64) {
+        self.leaves_before.store(sequence, Relaxed);
     }
 }
 

@@ -6,7 +6,7 @@ use run::Shard;
 
 use std::sync::atomic::Ordering::Relaxed;
 
-use run::Event;
+use run::{Event, Partition};
 
 use super::append::*;
 use super::*;
@@ -18,7 +18,7 @@ pub(crate) async fn journal() -> (local::Broker, Journal) {
     let server = local::Broker::start(local::BrokerOptions::default(), |_| {}).await.expect("a broker starts");
     let log = LogOptions { bytes_max: 4 << 20, ..LogOptions::default() };
     let broker = Broker::connect(&server.url(), &Credentials::default(), &log).await.expect("it can be set up");
-    let journal = Journal::new(&broker);
+    let journal = Journal::new(&broker, Partition::FIRST);
     (server, journal)
 }
 
@@ -175,7 +175,7 @@ async fn a_log_with_as_many_messages_as_it_may_hold_refuses_more_and_keeps_all()
     let server = local::Broker::start(local::BrokerOptions::default(), |_| {}).await.expect("a broker starts");
     let log = LogOptions { bytes_max: 4 << 20, messages_max: Some(20), ..LogOptions::default() };
     let broker = Broker::connect(&server.url(), &Credentials::default(), &log).await.expect("it can be set up");
-    let journal = Journal::new(&broker);
+    let journal = Journal::new(&broker, Partition::FIRST);
     let began = Instant::now();
     for stored in 1..=20 {
         assert_eq!(journal.append(fresh(), &[Event::RunClosed], None, 0).await.expect("there is room"), stored);

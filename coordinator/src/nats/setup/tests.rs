@@ -55,7 +55,7 @@ async fn jobs_that_wait_for_a_delayed_retry_do_not_hold_up_the_others_of_their_p
     let made: Result<jetstream::consumer::PullConsumer, _> =
         broker.context.create_consumer_on_stream(old, names::STREAM).await;
     made.expect("it can be made");
-    ensure_pool(&broker.context, &pool).await.expect("it can be changed");
+    ensure_pool(&broker, &pool).await.expect("it can be changed");
 
     add_jobs(&broker, &pool, delayed).await;
     let queue: jetstream::consumer::PullConsumer =

@@ -9,7 +9,7 @@ use std::time::Instant;
 use run::Shard;
 
 use super::LEASE;
-use crate::shards::ShardSet;
+use crate::shards::{SHARDS_MAX, ShardSet};
 
 #[derive(Debug)]
 pub(super) struct Members {
@@ -47,13 +47,27 @@ pub(super) struct Plan {
 }
 
 impl Members {
-    pub(super) fn new(shards: u8) -> Self {
+    pub(super) fn new(shards: usize) -> Self {
         Self {
             seen: BTreeMap::new(),
-            shards: vec![ShardKey::default(); usize::from(shards)],
+            shards: vec![ShardKey::default(); shards.min(SHARDS_MAX)],
             complete: false,
             watched: 0,
         }
+    }
+
+    pub(super) fn shards(&self) -> usize {
+        self.shards.len()
+    }
+
+    /// There are at least so many shards now. Returns whether that is news. The keys of new shards come with the next
+    /// changes or with the whole content: a shard that was claimed before is a conflict that shows its owner.
+    pub(super) fn grow(&mut self, shards: usize) -> bool {
+        let (before, shards) = (self.shards.len(), shards.min(SHARDS_MAX));
+        if shards > before {
+            self.shards.resize_with(shards, ShardKey::default);
+        }
+        shards > before
     }
 
     /// A member's key was seen at this revision. A revision that was seen before is no sign of life.
@@ -147,7 +161,7 @@ impl Members {
     }
 
     fn all_shards(&self) -> impl Iterator<Item = Shard> {
-        (0..u8::MAX).take(self.shards.len()).map(Shard)
+        (0..=u8::MAX).take(self.shards.len()).map(Shard)
     }
 }
 
@@ -157,7 +171,7 @@ mod tests {
 
     use super::*;
 
-    const SHARDS: u8 = 16;
+    const SHARDS: usize = 16;
 
     fn complete() -> Members {
         let mut members = Members::new(SHARDS);

@@ -2,7 +2,7 @@
 
 use super::*;
 
-const SHARDS: u8 = 16;
+const SHARDS: usize = 16;
 
 /// A lease bucket with coordinators that hear of its changes at once.
 struct Bucket {
@@ -286,4 +286,26 @@ fn the_tombstone_of_a_member_that_left_long_ago_is_purged() {
         let purges = |action| matches!(action, Action::Send(Request { operation: Operation::Purge, .. }));
         assert_eq!(std::iter::from_fn(|| bucket.members[first].poll_action()).any(purges), is_purged);
     }
+}
+
+#[test]
+fn shards_that_are_added_are_shared_by_members_that_learn_of_them_one_after_the_other() {
+    let mut bucket = Bucket::new();
+    let (first, second) = (bucket.join(), bucket.join());
+    bucket.wait(Duration::from_secs(1), true);
+    let now = bucket.now;
+    bucket.members[first].handle_shards(32, now);
+    bucket.settle();
+    assert_eq!((bucket.kept(first), bucket.kept(second)), (16, 8), "the second one knows of half of them");
+    bucket.members[second].handle_shards(32, now);
+    bucket.wait(Duration::from_secs(1), true);
+    assert_eq!((bucket.kept(first), bucket.kept(second)), (16, 16));
+    let both = bucket.members[first].claims().claimed().union(bucket.members[second].claims().claimed());
+    assert_eq!(both.len(), 32, "no shard has two owners");
+    // One that joins knows all from the beginning, and one that is told again changes nothing.
+    bucket.members[first].handle_shards(16, bucket.now);
+    assert_eq!(bucket.members[first].shards(), 32);
+    bucket.crash(second);
+    bucket.wait(LEASE * 3, true);
+    assert_eq!(bucket.kept(first), 32);
 }

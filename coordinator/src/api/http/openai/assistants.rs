@@ -153,7 +153,7 @@ async fn cancel(api: Api, ask: Asks) -> Answered {
 
 /// The run as the log has it.
 async fn standing(api: &Api, (mut reader, run): (Box<Reader>, SharedRun), thread: &str) -> Result<Stream, Wrong> {
-    let through = api.runs.journal.last_of_run(run.run).await.map_err(RequestError::from)?;
+    let through = api.runs.journals.of(run.run).last_of_run(run.run).await.map_err(RequestError::from)?;
     let mut stream = Stream::new(run, thread);
     while let Some(events) = read_through(&mut reader, through).await? {
         for event in &events {

@@ -133,7 +133,7 @@ async fn go_on(api: &Api, continued: &Continued) -> Result<(Box<Reader>, Respons
 /// The part of the run in which the answers of a request were given. `None` if the log does not have them all.
 async fn part_of_answers(api: &Api, continued: &Continued) -> Result<Option<u32>, Wrong> {
     let of = continued.previous.of();
-    let through = api.runs.journal.last_of_run(of.run).await.map_err(RequestError::from)?;
+    let through = api.runs.journals.of(of.run).last_of_run(of.run).await.map_err(RequestError::from)?;
     let mut reader = watch_by(api, of, v1::FloorPolicy::Interleaved).await?;
     let mut answered = Answers::new(continued);
     while let Some(events) = read_through(&mut reader, through).await? {
@@ -266,7 +266,7 @@ async fn find(api: &Api, id: ResponseId, shown: Shown) -> Result<Found, Wrong> {
     if api.runs.requests.find(&key).await.map_err(RequestError::from)?.taken.is_some() {
         return Err(unknown());
     }
-    let through = api.runs.journal.last_of_run(id.run).await.map_err(RequestError::from)?;
+    let through = api.runs.journals.of(id.run).last_of_run(id.run).await.map_err(RequestError::from)?;
     let reader = watch(api, id.of()).await;
     let reader = reader.map_err(|wrong| {
         if wrong.status() == StatusCode::NOT_FOUND { unknown() } else { wrong.if_gone("response_id") }

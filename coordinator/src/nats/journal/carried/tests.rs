@@ -2,10 +2,10 @@
 
 use owner::Expected;
 use proto::subject::{Subject, SubjectKind};
-use run::{CallIndex, Event, RunOpened};
+use run::{CallIndex, Event, Partition, RunOpened};
 
-use super::super::RunPages;
 use super::super::tests::{fresh, journal};
+use super::super::{Journals, RunPages};
 use super::*;
 use crate::nats::scan::Log;
 
@@ -51,7 +51,7 @@ pub(crate) async fn left(journal: &Journal, leaves: usize) -> (Log, RunId) {
     journal.carry(order(run, fence), ALL).await.expect("it is carried");
     drop_before(journal, places.get(leaves).map_or(places[3] + 1, |place| *place)).await;
     add(journal, run, &mut places, 1).await;
-    (Log::new(&journal.broker, journal.clone()), run)
+    (Log::new(&journal.broker, Journals::new(&journal.broker, 1, None)), run)
 }
 
 async fn sequences(mut pages: RunPages) -> Vec<u64> {
@@ -125,7 +125,7 @@ async fn a_reader_that_has_read_all_goes_on_after_the_run_was_carried_and_has_le
 #[tokio::test]
 async fn an_append_expects_nothing_in_place_of_what_has_left_the_log_and_still_notices_what_came_since() {
     let (_server, journal) = journal().await;
-    let other = Journal::new(&journal.broker);
+    let other = Journal::new(&journal.broker, Partition::FIRST);
     let fence = journal.fence(SHARD, 1).await.expect("it is written");
     let run = old();
     let mut places = vec![open(&journal, run).await];

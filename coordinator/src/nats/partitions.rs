@@ -1,0 +1,117 @@
+//! Finds the partitions of the log, also those that are added while this coordinator runs, and starts what each needs.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use owner::retention::Tail;
+use proto::names;
+use run::PoolId;
+use tokio::sync::watch;
+use tokio::task::JoinSet;
+use tokio::time::{Instant, MissedTickBehavior};
+use tokio_util::sync::CancellationToken;
+
+use super::Broker;
+use super::journal::{Journals, ReadError};
+use super::pauses::Pauses;
+use super::retention::Retention;
+use super::setup;
+use super::signals::Signals;
+use super::snapshots::Snapshots;
+use crate::fleet::registry::Registry;
+use crate::shards::Owned;
+use crate::tasks::finished;
+
+/// How often the broker is asked, and how often workers are told.
+const LOOK: Duration = Duration::from_secs(2);
+
+pub(crate) struct Partitions {
+    pub(crate) broker: Broker,
+    pub(crate) journals: Journals,
+    pub(crate) signals: Signals,
+    pub(crate) registry: watch::Receiver<Arc<Registry>>,
+    pub(crate) owned: watch::Receiver<Owned>,
+    pub(crate) pauses: Pauses,
+    pub(crate) tail: Tail,
+    /// Updated whenever a partition has a leader.
+    pub(crate) led: watch::Sender<Instant>,
+}
+
+impl Partitions {
+    pub(crate) async fn keep(self, stop: CancellationToken) {
+        let (mut started, mut tasks, mut is_told) = (0, JoinSet::new(), false);
+        // The queues of paused pools are paused in partitions before this one.
+        let mut paused = self.journals.count();
+        let mut look = tokio::time::interval(LOOK);
+        look.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        loop {
+            for partition in self.journals.partitions().skip(started) {
+                let journal = self.journals.of_partition(partition);
+                let retention = Retention {
+                    journal: journal.clone(),
+                    snapshots: Snapshots::new(&self.broker),
+                    owned: self.owned.clone(),
+                    tail: self.tail,
+                    has_history: self.journals.history().is_some(),
+                };
+                tasks.spawn(retention.keep(stop.clone()));
+                tasks.spawn(journal.watch_room(self.journals.clone(), self.led.clone(), stop.clone()));
+            }
+            started = self.journals.count();
+            tokio::select! {
+                _ = look.tick() => {}
+                Some(ended) = tasks.join_next() => {
+                    finished(ended);
+                    continue;
+                }
+                () = stop.cancelled() => break,
+            }
+            match setup::partitions(&self.broker.context).await {
+                Ok(count) if count > started => {
+                    tracing::info!(partitions = count, "the log has more partitions");
+                    self.journals.grow(count);
+                }
+                Ok(_) => {}
+                Err(error) if !is_told => {
+                    is_told = true;
+                    tracing::warn!(
+                        %error,
+                        "the broker does not say how many partitions the log has: new ones are not seen. If its \
+                         accounts.conf is of an older release, write it again with `toolyard nats-config`"
+                    );
+                }
+                Err(error) => tracing::debug!(%error, "the broker does not say how many partitions the log has"),
+            }
+            match self.pause_queues(paused).await {
+                Ok(()) => paused = self.journals.count(),
+                Err(error) => tracing::warn!(%error, "pausing queues in a new partition failed, trying again"),
+            }
+            self.tell_workers().await;
+        }
+        while tasks.join_next().await.is_some() {}
+    }
+
+    /// The queue of a paused pool delivers nothing in new partitions either.
+    async fn pause_queues(&self, from: usize) -> Result<(), ReadError> {
+        let new = self.journals.partitions().skip(from);
+        if new.clone().next().is_none() {
+            return Ok(());
+        }
+        let paused: Vec<PoolId> = self.pauses.current.borrow().pools().map(|(pool, _)| pool.clone()).collect();
+        for pool in &paused {
+            setup::ensure_pool(&self.broker, pool).await.map_err(|error| ReadError::new(&error))?;
+            self.pauses.pause_queues(pool, new.clone().map(names::stream)).await?;
+        }
+        Ok(())
+    }
+
+    /// Workers cannot see the streams. The messages are unconfirmed, so they are repeated.
+    async fn tell_workers(&self) {
+        let count = self.journals.count();
+        let pools = if count > 1 { self.registry.borrow().pools() } else { BTreeSet::new() };
+        for pool in &pools {
+            self.signals.partitions(pool, count).await;
+        }
+    }
+}

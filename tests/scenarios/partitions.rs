@@ -1,0 +1,188 @@
+//! A log of several partitions: they are added while everything runs, and each works without the others.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use futures::StreamExt as _;
+use harness::{Client, Fixture, Keys, PATIENCE, Yard, call};
+use local::Cluster;
+use nats::Credentials;
+use nats::access::Party;
+use proto::v1::{CallState, FloorPolicy, run_event::Event};
+use run::{Partition, RunId};
+use serde_json::json;
+
+use crate::{FIXTURE, check, count, counted};
+
+const PARTITIONS: usize = 4;
+
+async fn add_partitions(url: &str, count: usize) -> Vec<String> {
+    let operator = coordinator::Operator::connect(url, &Credentials::default()).await.expect("it is let in");
+    operator.partition(count).await.expect("there is room")
+}
+
+fn partition_of(run: &str) -> Partition {
+    run.parse::<RunId>().expect("the id of a run").shard().partition()
+}
+
+/// The partitions of some new runs, all of which end as they should.
+async fn run_some(client: &Client, runs: usize) -> BTreeMap<String, Partition> {
+    let one = |number: usize| async move {
+        let mut stream = client.execute(vec![call("c", "echo", json!({ "text": number.to_string() }))]).await;
+        stream.until(|_| true).await;
+        let (run, events) = (stream.run(client).id, stream.to_end().await);
+        check::whole(&events, true);
+        assert_eq!(check::outcomes(&events)["c"].state(), CallState::Completed, "{run}");
+        let partition = partition_of(&run);
+        (run, partition)
+    };
+    futures::stream::iter(0..runs).map(one).buffer_unordered(16).collect().await
+}
+
+/// Makes runs until they are in so many partitions.
+async fn until_spread(client: &Client, partitions: usize) -> BTreeMap<String, Partition> {
+    let begun = tokio::time::Instant::now();
+    let mut runs = BTreeMap::new();
+    loop {
+        runs.extend(run_some(client, 16).await);
+        let spread: BTreeSet<Partition> = runs.values().copied().collect();
+        if spread.len() >= partitions {
+            return runs;
+        }
+        assert!(begun.elapsed() < PATIENCE, "all new runs are in {spread:?}");
+        tokio::time::sleep(Duration::from_millis(500)).await;
+    }
+}
+
+#[tokio::test]
+async fn partitions_are_added_while_runs_execute_and_new_runs_are_spread_over_all_of_them() {
+    let mut yard = Yard::start(FIXTURE).await;
+    let _worker = yard.worker().await;
+    let mut long = yard.client.execute(vec![count("a", 200, 100), count("b", 200, 100)]).await;
+    long.until(|event| matches!(event, Event::CallOutput(output) if output.chunk == 10)).await;
+    let before = long.run(&yard.client);
+    assert_eq!(partition_of(&before.id), Partition::FIRST);
+    assert_eq!(add_partitions(&yard.broker.url(), PARTITIONS).await, ["ty-log-1", "ty-log-2", "ty-log-3"]);
+    assert_eq!(add_partitions(&yard.broker.url(), PARTITIONS).await, Vec::<String>::new(), "they are there");
+    let runs = until_spread(&yard.client, PARTITIONS).await;
+    // The run that was open before ends where it was, as if nothing had happened.
+    let events = long.to_end().await;
+    check::whole(&events, true);
+    for call in ["a", "b"] {
+        assert_eq!(check::said(&events)[call], counted(call, 200));
+    }
+    // A coordinator that starts now finds all of them, and so does a worker.
+    yard.coordinator.kill().await;
+    yard.coordinator = yard.fixture.coordinator(&yard.broker.url()).await;
+    let client = Client::connect(yard.coordinator.address()).await;
+    assert_eq!(events, before.through(&client).watch(FloorPolicy::Arrival).await.to_end().await);
+    for run in runs.keys() {
+        let run = harness::Run { client: client.clone(), id: run.clone() };
+        check::whole(&run.watch(FloorPolicy::Arrival).await.to_end().await, true);
+    }
+    until_spread(&client, PARTITIONS).await;
+    let found = coordinator::examine(&yard.broker.url(), &Credentials::default()).await;
+    assert!(found.iter().all(|finding| finding.level == coordinator::Level::Ok), "{found:#?}");
+    assert!(found.iter().any(|finding| finding.what == "partition 3 log"), "{found:#?}");
+}
+
+#[tokio::test]
+async fn a_worker_with_one_slot_serves_the_queues_of_all_partitions() {
+    let yard = Yard::start(FIXTURE).await;
+    add_partitions(&yard.broker.url(), PARTITIONS).await;
+    let _worker = yard.worker_with_slots(1).await;
+    let runs = until_spread(&yard.client, PARTITIONS).await;
+    assert!(runs.len() >= 16);
+}
+
+#[tokio::test]
+async fn the_keys_of_all_parties_open_the_partitions_too() {
+    let keys = Keys::new(&["main"]);
+    let yard = Yard::guarded(FIXTURE, &keys).await;
+    let by = |party| Credentials { nkey: Some(keys.of(&party)), ca: None };
+    let _worker = keys.workers(&yard.fixture, "main").worker(&yard.broker.url(), "main", 4).await;
+    yard.client.wait_for_tool("echo").await;
+    let operator = coordinator::Operator::connect(&yard.broker.url(), &by(Party::Operator)).await;
+    operator.expect("it is let in").partition(2).await.expect("it may add one");
+    until_spread(&yard.client, 2).await;
+    let found = coordinator::examine(&yard.broker.url(), &by(Party::Observer)).await;
+    assert!(found.iter().all(|finding| finding.level == coordinator::Level::Ok), "{found:#?}");
+    assert!(found.iter().any(|finding| finding.what == "partition 1 log"), "{found:#?}");
+}
+
+#[tokio::test]
+async fn a_worker_that_dies_is_replaced_in_each_partition() {
+    let yard = Yard::start(FIXTURE).await;
+    add_partitions(&yard.broker.url(), 2).await;
+    let mut worker = yard.worker().await;
+    until_spread(&yard.client, 2).await;
+    let mut open = Vec::new();
+    let mut partitions = BTreeSet::new();
+    while partitions.len() < 2 {
+        let mut stream = yard.client.execute(vec![count("c", 100, 50)]).await;
+        stream.until(|event| matches!(event, Event::CallOutput(output) if output.chunk == 3)).await;
+        partitions.insert(partition_of(&stream.run(&yard.client).id));
+        open.push(stream);
+        assert!(open.len() < 14, "all runs are in {partitions:?}");
+    }
+    worker.kill().await;
+    let _other = yard.worker().await;
+    for stream in open {
+        let events = stream.to_end().await;
+        check::whole(&events, true);
+        assert_eq!(check::said(&events)["c"], counted("c", 100), "no output twice");
+    }
+}
+
+#[tokio::test]
+async fn a_partition_without_a_leader_stops_its_own_runs_and_new_ones_go_to_the_others() {
+    let mut cluster = Cluster::start(|_| {}).await.expect("a cluster starts");
+    let fixture = Fixture::new(FIXTURE).with("TOOLYARD_DURABILITY", "standard");
+    let door = fixture.coordinator(&cluster.url()).await;
+    let client = Client::connect(door.address()).await;
+    let _worker = fixture.worker(&cluster.url(), "main", 16).await;
+    client.wait_for_tool("echo").await;
+    add_partitions(&cluster.url(), 2).await;
+    until_spread(&client, 2).await;
+    // It has one copy only, and the rest three.
+    let second = only_copy(&cluster).await;
+    cluster.nodes_mut()[second].kill().await;
+    let begun = tokio::time::Instant::now();
+    loop {
+        // Those that were made before this was seen wait for their partition.
+        let made = tokio::time::timeout(Duration::from_secs(5), run_some(&client, 8)).await;
+        if made.is_ok_and(|runs| runs.values().all(|partition| *partition == Partition::FIRST)) {
+            break;
+        }
+        assert!(begun.elapsed() < PATIENCE, "new runs still wait for the partition that is lost");
+    }
+    for _ in 0..4 {
+        run_some(&client, 8).await;
+    }
+    cluster.nodes_mut()[second].restart().await.expect("it comes back");
+    until_spread(&client, 2).await;
+}
+
+/// Leaves one copy of the second partition, and returns the node that has it.
+async fn only_copy(cluster: &Cluster) -> usize {
+    let nats = async_nats::connect(cluster.url().split(',').collect::<Vec<_>>()).await.expect("a node is there");
+    let context = async_nats::jetstream::new(nats);
+    let begun = tokio::time::Instant::now();
+    loop {
+        let mut stream = context.get_stream("ty-log-1").await.expect("it is there");
+        let mut config = stream.cached_info().config.clone();
+        if config.num_replicas > 1 {
+            config.num_replicas = 1;
+            context.update_stream(config).await.expect("it may be changed");
+        }
+        let info = stream.info().await.expect("it is there");
+        let leader = info.cluster.as_ref().and_then(|cluster| cluster.leader.clone());
+        let is_alone = info.cluster.as_ref().is_some_and(|cluster| cluster.replicas.is_empty());
+        let node = leader.and_then(|leader| cluster.nodes().iter().position(|node| node.name() == leader));
+        if let (Some(node), true) = (node, is_alone) {
+            return node;
+        }
+        assert!(begun.elapsed() < PATIENCE, "the copies stay: {info:?}");
+        tokio::time::sleep(Duration::from_millis(200)).await;
+    }
+}

@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use run::Partition;
+
 use crate::exit::{Exit, Failure};
 use crate::json::Object;
 use crate::list::span;
@@ -20,18 +22,21 @@ with the place where each was measured. It asks no server. The processor time
 and memory of the tools themselves are not in it, and neither are objects
 (results of more than 256 KiB, and uploads).
 
-The exit code is 1 if one log was never seen to take the load.
+The exit code is 1 if one partition of the log was never seen to take the load.
 
 With -o json it writes one object: calls_per_s, log_messages_per_s,
 log_bytes_per_s, log_max_bytes, log_max_messages, tail_percent, request_ids,
 broker_servers, broker_memory_bytes (of each server, its GOMEMLIMIT),
 broker_disk_bytes (of each server), processor_cores {broker, coordinators,
 workers, output} (busy on average), coordinators, coordinator_memory_bytes,
-worker_slots, workers, log_share (of the highest rate that was measured), fits.";
+worker_slots, workers, log_share (of the highest rate of one partition that was
+measured), partitions (of the log; log_max_bytes and log_max_messages are of
+each), fits.";
 
 /// The part of a log's messages or bytes that open runs and runs that have ended may fill together. From 85 % on new
 /// runs are refused.
 const FILLED_PERCENT: u64 = 80;
+const PARTITIONS_MAX: u64 = Partition::MAX as u64;
 /// Bytes of a message of the log without arguments and output, and messages of a call: its job and its end.
 const MESSAGE_BYTES: u64 = 250;
 const CALL_MESSAGES: u64 = 2;
@@ -56,6 +61,8 @@ const WORKER_CALL_US: f64 = 15.0;
 const OUTPUT_BYTE_US: f64 = 0.0104;
 /// The highest rate of one log that was measured, on two cores that broker, coordinator, worker and client shared.
 const MEASURED_CALLS_PER_S: f64 = 15_550.0;
+/// A partition is planned for this part of that rate at most, so that it also takes a while of more.
+const PARTITION_SHARE: f64 = 0.5;
 /// Beside the log, each server stores request ids, snapshots and other buckets (a third of the log), the queue of
 /// webhooks and the small buckets.
 const DISK_BESIDE_BYTES: u64 = 276 << 20;
@@ -121,8 +128,10 @@ struct Plan {
     coordinator_memory: u64,
     slots: u64,
     workers: u64,
-    /// The rate, as a part of the highest that was measured.
+    /// The rate, as a part of the highest of one partition that was measured.
     log_share: f64,
+    /// Partitions of the log, also if there may not be so many.
+    partitions: u64,
 }
 
 impl Plan {
@@ -144,8 +153,13 @@ impl Plan {
         let carried_bytes =
             u64::from(args.runs_open).saturating_mul(CARRIED_RUN_BYTES.saturating_add(args.argument_bytes));
         let log_bytes = room(ended_bytes, open_bytes).max(carried_bytes.saturating_mul(LOG_BYTES_PER_CARRIED_BYTE));
-        let log_bytes = log_bytes.div_ceil(LOG_STEP).max(1).saturating_mul(LOG_STEP);
-        let ended_part = |ended: f64, limit: u64| round_up(ended * 100.0 / float(limit));
+        // Messages and bytes of each partition.
+        let log_share = rate / MEASURED_CALLS_PER_S;
+        let partitions = round_up(log_share / PARTITION_SHARE).max(1);
+        let log_bytes = log_bytes.div_ceil(partitions).div_ceil(LOG_STEP).max(1).saturating_mul(LOG_STEP);
+        let log_messages = log_messages.div_ceil(partitions);
+        let all = |of_each: u64| of_each.saturating_mul(partitions);
+        let ended_part = |ended: f64, limit: u64| round_up(ended * 100.0 / float(all(limit)));
         let tail_percent = ended_part(ended_messages, log_messages).max(ended_part(ended_bytes, log_bytes));
         // The bucket of request ids has an eighth of the log's bytes, and an id takes 240.
         let ids_room = if args.request_ids { log_bytes / 8 / 240 } else { 0 };
@@ -162,9 +176,9 @@ impl Plan {
             tail_percent: tail_percent.clamp(10, 80),
             request_ids,
             broker_memory: BROKER_MESSAGE_BYTES
-                .saturating_mul(log_messages.saturating_add(request_ids).saturating_add(u64::from(args.runs_open)))
+                .saturating_mul(all(log_messages).saturating_add(request_ids).saturating_add(u64::from(args.runs_open)))
                 .saturating_add(BROKER_FIXED_BYTES),
-            broker_disk: log_bytes.saturating_add(log_bytes / 3).saturating_add(DISK_BESIDE_BYTES),
+            broker_disk: all(log_bytes).saturating_add(log_bytes / 3).saturating_add(DISK_BESIDE_BYTES),
             broker_cores: rate * BROKER_CALL_US / 1e6,
             coordinator_cores,
             worker_cores: rate * WORKER_CALL_US / 1e6,
@@ -175,7 +189,8 @@ impl Plan {
                 .saturating_add(COORDINATOR_FIXED_BYTES),
             slots,
             workers: slots.div_ceil(u64::from(args.slots)),
-            log_share: rate / MEASURED_CALLS_PER_S,
+            log_share,
+            partitions,
         }
     }
 
@@ -206,6 +221,7 @@ impl Plan {
             .field("worker_slots", self.slots)
             .field("workers", self.workers)
             .field("log_share", self.log_share)
+            .field("partitions", self.partitions)
             .field("fits", self.fits())
     }
 
@@ -249,14 +265,26 @@ impl Plan {
         lines.push(match self.log_share {
             ..=0.5 => format!("one log       takes it: {share:.1} % of the highest rate that was measured"),
             ..=1.0 => {
-                format!("one log       {share:.0} % of the highest rate that was measured: measure it on your machines")
+                format!("one partition {share:.0} % of the highest rate that was measured: measure it on your machines")
             }
             _ => format!(
-                "one log       was never seen to take it: {:.1} times the highest rate that was measured \
+                "one partition was never seen to take it: {:.1} times the highest rate that was measured \
                 (docs/howto/capacity.md)",
                 self.log_share
             ),
         });
+        if self.partitions > PARTITIONS_MAX {
+            lines.push(format!(
+                "partitions    {} would be needed, and a log may have {PARTITIONS_MAX}: divide the load among deployments",
+                self.partitions
+            ));
+        } else if self.partitions > 1 {
+            lines.push(format!(
+                "partitions    toolyard log partitions {}: the sizes above are of each. Several on machines of their \
+                 own were not measured",
+                self.partitions
+            ));
+        }
         lines
     }
 }
@@ -322,11 +350,27 @@ mod tests {
     #[test]
     fn a_load_that_one_log_was_never_seen_to_take_does_not_fit() {
         assert!(Plan::of(&args(15_000.0)).fits() && !Plan::of(&args(16_000.0)).fits());
-        for (rate, said) in [(10.0, "takes it"), (10_000.0, "measure it"), (1e7, "was never seen to take it")] {
+        let said = [
+            (10.0, "one log       takes it"),
+            (10_000.0, "measure it"),
+            (10_000.0, "log partitions 2:"),
+            (100_000.0, "was never seen to take it"),
+            (1e7, "divide the load among deployments"),
+        ];
+        for (rate, said) in said {
             let args = args(rate);
             let lines = Plan::of(&args).lines(&args).join("\n");
             assert!(lines.contains(said), "{lines}");
         }
+    }
+
+    #[test]
+    fn partitions_divide_the_log_and_no_server_gets_less_memory() {
+        let plan = Plan::of(&args(40_000.0));
+        assert_eq!(plan.partitions, 6);
+        let alone = Plan::of(&args(4000.0));
+        assert!(plan.log_bytes < 2 * alone.log_bytes, "{plan:?}");
+        assert!(plan.broker_memory > 9 * (alone.broker_memory - BROKER_FIXED_BYTES), "{plan:?}");
     }
 
     #[test]

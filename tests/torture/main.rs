@@ -76,6 +76,9 @@ struct Arguments {
     brokers: usize,
     #[arg(long, default_value_t = 3)]
     coordinators: usize,
+    /// Partitions of the log. Those after the first are added when the faults begin.
+    #[arg(long, default_value_t = 1)]
+    partitions: usize,
     #[arg(long, default_value_t = 4)]
     workers: usize,
     /// Workers in Python too: the interpreter of an environment in which the package `toolyard` is installed.
@@ -147,6 +150,9 @@ async fn torture(arguments: &Arguments) -> anyhow::Result<ExitCode> {
     }
     let mut tally = Tally::of(arguments.coordinators);
     calm(&load, arguments, &mut tally).await;
+    if arguments.partitions > 1 {
+        world.partition(arguments.partitions).await?;
+    }
     storm(&world, &load, arguments, &mut tally).await?;
     tokio::time::sleep(SETTLED).await;
     check_erased(&load, arguments, &mut tally).await;

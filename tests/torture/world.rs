@@ -132,6 +132,14 @@ impl World {
         Ok(world)
     }
 
+    /// Gives the log so many partitions.
+    pub(crate) async fn partition(&self, count: usize) -> anyhow::Result<()> {
+        let url = self.brokers.lock().await.urls().join(",");
+        let operator = coordinator::Operator::connect(&url, &nats::Credentials::default()).await?;
+        operator.partition(count).await?;
+        Ok(())
+    }
+
     /// The addresses of the coordinators; they stay the same.
     pub(crate) fn addresses(&self) -> &[SocketAddr] {
         &self.addresses

@@ -48,7 +48,7 @@ pub(crate) async fn measure(effort: Effort, runs: u64, results: &mut Results) ->
 async fn fill(history: &History, runs: u64) -> anyhow::Result<Vec<RunId>> {
     let (mut ids, mut sequence) = (Vec::new(), 0);
     while (ids.len() as u64) < runs {
-        for shard in (0..proto::names::SHARDS).map(Shard) {
+        for shard in run::Partition::FIRST.shards() {
             history.begin(shard, LOG, u64::MAX).await?;
             let mut batch = Vec::new();
             for _ in 0..TOGETHER.min(runs - ids.len() as u64) {

@@ -20,6 +20,7 @@ mod mcp;
 mod measure;
 mod memory;
 mod open;
+mod partitions;
 mod peers;
 mod probe;
 mod process;
@@ -119,6 +120,8 @@ enum Section {
     Growth,
     /// 200 workers beside one with as many slots, and four coordinators beside one, in turn.
     Many,
+    /// A log of four partitions beside one of one, each at a cluster of three servers, in turn.
+    Partitions,
     /// The broker in a memory cgroup at the chart's proportions, to a full log and through a restart. Needs root and
     /// cgroup v1; left out without them unless it is asked for.
     Memory,
@@ -249,6 +252,9 @@ async fn measure_all(arguments: &Arguments) -> anyhow::Result<()> {
     }
     if wanted(Section::Many) {
         many::measure(effort, &mut results).await?;
+    }
+    if wanted(Section::Partitions) {
+        partitions::measure(effort, &mut results).await?;
     }
     if arguments.only.contains(&Section::Memory) || (arguments.only.is_empty() && memory::is_possible()) {
         memory::measure(effort, &mut results).await?;

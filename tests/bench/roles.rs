@@ -23,6 +23,8 @@ pub(crate) enum Role {
         /// The part of the log that runs which have ended may take.
         #[arg(long, default_value_t = coordinator::Tail::default().percent)]
         tail_percent: u8,
+        #[arg(long, default_value = "dev")]
+        durability: coordinator::Durability,
     },
     /// Some workers in one process.
     #[command(hide = true)]
@@ -75,10 +77,11 @@ pub(crate) async fn serve(role: Role) -> anyhow::Result<()> {
     let stop = CancellationToken::new();
     let admin = std::env::var("TOOLYARD_ADMIN_LISTEN").ok().map(|address| address.parse()).transpose()?;
     match role {
-        Role::Coordinator { nats_url, log_max_bytes, tail_percent } => {
+        Role::Coordinator { nats_url, log_max_bytes, tail_percent, durability } => {
             let listen = ([127, 0, 0, 1], 0).into();
             let tail = coordinator::Tail { percent: tail_percent, ..coordinator::Tail::default() };
-            let log = coordinator::LogOptions { bytes_max: log_max_bytes, tail, ..coordinator::LogOptions::default() };
+            let bytes_max = log_max_bytes;
+            let log = coordinator::LogOptions { durability, bytes_max, tail, ..coordinator::LogOptions::default() };
             let redis_url = std::env::var("TOOLYARD_REDIS_URL").ok();
             let options = coordinator::Options {
                 nats_url,

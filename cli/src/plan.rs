@@ -275,7 +275,8 @@ impl Plan {
         });
         if self.partitions > PARTITIONS_MAX {
             lines.push(format!(
-                "partitions    {} would be needed, and a log may have {PARTITIONS_MAX}: divide the load among deployments",
+                "partitions    {} would be needed, and a log may have {PARTITIONS_MAX}: divide the load among \
+                 deployments",
                 self.partitions
             ));
         } else if self.partitions > 1 {

@@ -23,7 +23,7 @@ use std::sync::Arc;
 
 use owner::SHARDS_MAX;
 use proto::v1::{CallState, RunStatus};
-use run::{CallIndex, Partition, RunId, Shard, TenantId, Timestamp, ToolName};
+use run::{CallIndex, RunId, Shard, TenantId, Timestamp, ToolName};
 
 use self::filter::{Ask, CallFilter, Coverage, Key, Page, Place, RunFilter};
 use self::memory::Memory;
@@ -70,12 +70,9 @@ impl Watermark {
 /// The watermarks of all shards that there may be; `None` for a shard that is not in the store.
 pub(crate) type Watermarks = [Option<Watermark>; SHARDS_MAX];
 
-/// Whether a store that all coordinators share includes all shards. A partition of which it has nothing is new, and has
-/// no runs yet.
-fn is_complete(marks: &Watermarks) -> bool {
-    let mut partitions = marks.chunks(usize::from(Partition::SHARDS));
-    let all = |marks: &[Option<Watermark>]| marks.iter().all(|mark| mark.is_some_and(Watermark::is_settled));
-    partitions.next().is_some_and(all) && partitions.all(|marks| marks.iter().all(Option::is_none) || all(marks))
+/// Whether a store includes all of the first `shards` shards, which are those that there are.
+fn is_complete(marks: &Watermarks, shards: usize) -> bool {
+    marks.iter().take(shards).all(|mark| mark.is_some_and(Watermark::is_settled))
 }
 
 /// Numbers of runs and calls by state.
@@ -219,7 +216,7 @@ impl Index {
     fn note_shards(&self, shards: usize) {
         match self {
             Self::Memory(memory) => memory.note_shards(shards),
-            Self::Redis(_) => {}
+            Self::Redis(redis) => redis.note_shards(shards),
         }
     }
 

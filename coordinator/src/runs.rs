@@ -45,7 +45,7 @@ use crate::admission::error::RequestError;
 use crate::auth::callers::{Caller, Callers, Reading, Role, TenantTools};
 use crate::fleet::registry::Registry;
 use crate::hook_notices::HookNotices;
-use crate::nats::journal::{AppendError, Journals, NOTHING};
+use crate::nats::journal::{AppendError, Journal, Journals, NOTHING, ReadError};
 use crate::nats::pauses::Pauses;
 use crate::nats::requests::Requests;
 use crate::nats::setup::RETENTION;
@@ -228,8 +228,9 @@ impl Runs {
         }
     }
 
-    /// A shard of a partition that takes runs, and of ours, so that submitting, watching and the effects in between stay
-    /// in one process. Any shard of such a partition if we own none, and any shard at all if there is no such partition.
+    /// A shard of a partition that takes runs, and of ours, so that submitting, watching and the effects in between
+    /// stay in one process. Any shard of such a partition if we own none, and any shard at all if there is no such
+    /// partition.
     fn pick_shard(&self) -> Shard {
         let (ours, open) = (self.owned.borrow().shards(), self.journals.open_to_runs());
         let choices = [ours.intersection(open), open, ours, self.journals.shards()];
@@ -339,6 +340,13 @@ impl Runs {
             found = find(&known.run);
         }
         Ok((known, found?))
+    }
+
+    /// The journal of a run that another coordinator opened, perhaps in a partition that this one has not found yet.
+    fn known_partition_of(&self, id: RunId) -> Result<Journal, ReadError> {
+        let is_known = self.journals.knows(id.shard());
+        let unknown = || ReadError::new(&format!("run {id} is in a partition that this coordinator has not found yet"));
+        is_known.then(|| self.journals.of(id)).ok_or_else(unknown)
     }
 
     /// New work is rejected before the log is full, so that accepted calls have room to end.

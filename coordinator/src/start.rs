@@ -12,7 +12,7 @@ use tokio_util::sync::CancellationToken;
 
 use ::hooks::Hooks;
 use ::objects::Objects;
-use run::{Partition, PoolId, Shard};
+use run::{PoolId, Shard};
 
 use crate::auth::callers::{Callers, CallersReload};
 use crate::auth::tls::{CertificateReload, Current};
@@ -39,7 +39,7 @@ use crate::turns::TurnOrder;
 use crate::{Coordinator, DRAIN, Error, api, history_writer, index, monitor, nats, notifications, owner, runs};
 
 /// Capacity of the channel of shards that were saved: more than can be in progress.
-const WRITTEN_MAX: usize = 4 * Partition::SHARDS as usize;
+const WRITTEN_MAX: usize = 2 * ::owner::SHARDS_MAX;
 
 /// The tasks of a coordinator beside its API.
 struct Tasks {

@@ -25,7 +25,7 @@ fn partition_of(run: &str) -> Partition {
     run.parse::<RunId>().expect("the id of a run").shard().partition()
 }
 
-/// The partitions of some new runs, all of which end as they should.
+/// The partitions of some new runs. All of them end as they should.
 async fn run_some(client: &Client, runs: usize) -> BTreeMap<String, Partition> {
     let one = |number: usize| async move {
         let mut stream = client.execute(vec![call("c", "echo", json!({ "text": number.to_string() }))]).await;

@@ -27,7 +27,8 @@ const AT_ONCE_MAX: usize = 16;
 /// What is still to be searched, encoded in the page token.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Rest {
-    /// A partition of the log behind `after`, then those after it, and then the history.
+    /// A partition of the log behind `after`, then those after it, and then the history. `through` is 0 if it is not
+    /// known yet.
     Log { partition: Partition, after: u64, through: u64 },
     /// The history of this shard and those after it; of this shard the runs behind `after`.
     History { shard: Shard, after: Option<RunId> },
@@ -106,7 +107,11 @@ impl Api {
             Rest::History { shard, .. } => shard.partition(),
         };
         let is_known = self.runs.journals.partitions().any(|known| known == partition);
-        if is_known { Ok(rest) } else { Err(wrong_token()) }
+        match rest {
+            _ if !is_known => Err(wrong_token()),
+            Rest::Log { partition, through: 0, .. } => self.rest_of(partition).await,
+            rest => Ok(rest),
+        }
     }
 
     /// All of a partition of the log.
@@ -166,7 +171,8 @@ impl Api {
         }
         let next = self.runs.journals.partitions().nth(partition.as_usize() + 1);
         let rest = match next {
-            Some(next) => Some(self.rest_of(next).await?),
+            // Where it ends is asked when it is searched: it may not answer now.
+            Some(next) => Some(Rest::Log { partition: next, after: 0, through: 0 }),
             None => self.runs.journals.history().map(|_| HISTORY),
         };
         Ok((runs, rest))
@@ -225,7 +231,7 @@ impl std::str::FromStr for Rest {
         let partition = partition.ok_or_else(wrong)?;
         let parts =
             text.split_once('-').and_then(|(after, through)| Some((after.parse().ok()?, through.parse().ok()?)));
-        let rest = parts.filter(|(after, through): &(u64, u64)| after < through);
+        let rest = parts.filter(|(after, through): &(u64, u64)| after < through || (*after, *through) == (0, 0));
         rest.map(|(after, through)| Self::Log { partition, after, through }).ok_or_else(wrong)
     }
 }
@@ -241,6 +247,7 @@ mod tests {
         for rest in [
             Rest::Log { partition: first, after: 3, through: 90 },
             Rest::Log { partition: last, after: 0, through: 7 },
+            Rest::Log { partition: last, after: 0, through: 0 },
             HISTORY,
             Rest::History { shard: run.shard(), after: Some(run) },
         ] {

@@ -9,7 +9,7 @@ use owner::SHARDS_MAX;
 use run::{CallIndex, Partition, RunId, Shard, Timestamp};
 
 use super::filter::{Ask, CallFilter, Coverage, Created, Key, Page, Place, RunFilter};
-use super::{Counts, Summary, Watermark, Watermarks};
+use super::{Counts, Summary, Watermark, Watermarks, is_complete};
 
 /// Ended runs that are kept; then the oldest are forgotten. Some 40 MB with a call each.
 const ENDED_RUNS_MAX: usize = 100_000;
@@ -219,7 +219,7 @@ impl Runs {
     }
 
     fn coverage(&self) -> Coverage {
-        let complete = self.marks.iter().take(self.shards).all(|mark| mark.is_some_and(Watermark::is_settled));
+        let complete = is_complete(&self.marks, self.shards);
         Coverage { complete, cut_before: self.cut_before }
     }
 

@@ -1,12 +1,12 @@
 //! Carries the owner's changes into the index. The owner leaves a copy of each changed run and goes on. Everything else
 //! happens in a task of its own, so a slow or dead store never delays it.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use owner::SHARDS_MAX;
-use run::{Entry, Fact, Run, RunId, Shard, Timestamp};
+use run::{Entry, Fact, Partition, Run, RunId, Timestamp};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
@@ -162,6 +162,8 @@ pub(crate) struct ProjectorTask {
     /// The last entry of each shard that was queued and is in the store.
     written: [u64; SHARDS_MAX],
     catching_up: JoinSet<Result<Vec<CaughtUp>, RebuildError>>,
+    /// The partition that was read last.
+    last: Option<Partition>,
     /// The store did not answer the last request.
     away: bool,
 }
@@ -176,6 +178,7 @@ pub(crate) fn new(index: Index, log: Log, owned: watch::Receiver<Owned>) -> (Pro
         progress: [Progress::Elsewhere; SHARDS_MAX],
         written: [0; SHARDS_MAX],
         catching_up: JoinSet::new(),
+        last: None,
         away: false,
     };
     (projector, keeper)
@@ -264,12 +267,18 @@ impl ProjectorTask {
         }
         let changed = changed.into_values().filter(|run| self.is_ours(run.id));
         let mut summaries: Vec<Arc<Summary>> = changed.map(Arc::new).collect();
-        let mut unread = HashSet::new();
+        let (mut unread, mut failed) = (HashSet::new(), BTreeSet::new());
         for id in again {
+            if failed.contains(&id.shard().partition()) {
+                // It does not answer, and the others do.
+                unread.insert(id);
+                continue;
+            }
             match super::rebuild::replay(&self.log, id).await {
                 Ok(summary) => summaries.extend(summary.map(Arc::new)),
                 Err(error) => {
                     tracing::warn!(run.id = %id, %error, "reading a run for the index failed, retrying");
+                    failed.insert(id.shard().partition());
                     unread.insert(id);
                 }
             }
@@ -282,10 +291,13 @@ impl ProjectorTask {
         }
         if !unread.is_empty() {
             self.projector.waiting().put_back(Vec::new(), unread);
-            return Ok(());
         }
         self.erase().await?;
-        self.written = noted;
+        for ((shard, written), noted) in every().zip(&mut self.written).zip(noted) {
+            if !failed.contains(&shard.partition()) {
+                *written = noted;
+            }
+        }
         self.advance().await
     }
 
@@ -348,11 +360,15 @@ impl ProjectorTask {
             lost.into_iter().for_each(|shard| self.progress[shard] = Progress::Behind);
         }
         if self.catching_up.is_empty() && self.progress.contains(&Progress::Behind) {
-            // Those of one partition, because positions in the log are those of a partition.
-            let mut shards: Vec<Shard> = Vec::new();
+            // Those of one partition, because positions in the log are those of a partition; of another one next time,
+            // because one may not answer.
+            let behind = every().zip(&self.progress).filter(|(_, progress)| **progress == Progress::Behind);
+            let behind: BTreeSet<Partition> = behind.map(|(shard, _)| shard.partition()).collect();
+            let next = behind.iter().find(|partition| Some(**partition) > self.last).or(behind.first()).copied();
+            self.last = next;
+            let mut shards = Vec::new();
             for (shard, progress) in every().zip(&mut self.progress) {
-                let is_next = shards.first().is_none_or(|first| first.partition() == shard.partition());
-                if *progress == Progress::Behind && is_next {
+                if *progress == Progress::Behind && Some(shard.partition()) == next {
                     shards.push(shard);
                     *progress = Progress::CatchingUp;
                 }

@@ -42,8 +42,8 @@ pub(super) struct CaughtUp {
 }
 
 impl Rebuild {
-    /// Reads the entries of these shards of a partition that the store lacks. A shard that is missing in the result was changed by
-    /// another process meanwhile and must be read again.
+    /// Reads the entries of these shards of a partition that the store lacks. A shard that is missing in the result was
+    /// changed by another process meanwhile and must be read again.
     pub(super) async fn catch_up(self, shards: Vec<Shard>) -> Result<Vec<CaughtUp>, RebuildError> {
         let started = Instant::now();
         self.index.belong_to(&self.log.name().await?).await?;

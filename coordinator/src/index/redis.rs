@@ -23,10 +23,11 @@ mod wire;
 use std::collections::BTreeSet;
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use ::redis::{Pipeline, pipe};
 use proto::v1::RunStatus;
-use run::{RunId, Shard, Timestamp};
+use run::{Partition, RunId, Shard, Timestamp};
 
 use self::link::Link;
 use crate::index::filter::{Coverage, Key};
@@ -62,6 +63,8 @@ const ERASE_RUNS: usize = 256;
 pub(crate) struct RedisStore {
     writes: Arc<Link>,
     reads: Arc<Link>,
+    /// How many shards there are.
+    shards: Arc<AtomicUsize>,
 }
 
 /// The key of a run.
@@ -71,7 +74,12 @@ fn run_key(place: Key) -> String {
 
 impl RedisStore {
     pub(crate) fn new(url: &str, ca: Option<&Path>) -> Result<Self, UrlError> {
-        Ok(Self { writes: Arc::new(Link::new(url, ca)?), reads: Arc::new(Link::new(url, ca)?) })
+        let shards = Arc::new(AtomicUsize::new(usize::from(Partition::SHARDS)));
+        Ok(Self { writes: Arc::new(Link::new(url, ca)?), reads: Arc::new(Link::new(url, ca)?), shards })
+    }
+
+    pub(crate) fn note_shards(&self, shards: usize) {
+        self.shards.store(shards, Ordering::Relaxed);
     }
 
     pub(crate) async fn write(&self, summaries: &[Arc<Summary>]) -> Result<(), Unavailable> {
@@ -204,7 +212,7 @@ impl RedisStore {
     }
 
     pub(crate) async fn coverage(&self) -> Result<Coverage, Unavailable> {
-        lists::coverage(&self.reads).await
+        lists::coverage(&self.reads, self.shards.load(Ordering::Relaxed)).await
     }
 
     async fn one<T: ::redis::FromRedisValue>(&self, pipeline: &Pipeline) -> Result<T, Unavailable> {

@@ -476,6 +476,8 @@ async fn pools(context: &Context, log: &[Stream], workers: &Workers) -> Vec<Find
             let Some(other) = found.iter().find(|other| other.name == queue.name) else { return false };
             queue.num_pending += other.num_pending;
             queue.num_ack_pending += other.num_ack_pending;
+            // A paused pool is paused in all of them.
+            queue.paused &= other.paused;
             true
         });
     }

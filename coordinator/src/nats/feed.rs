@@ -105,8 +105,8 @@ impl Feeds {
         self.push(shards, position);
     }
 
-    /// All shards of a partition are one feed; otherwise each shard has its own, because a consumer has one filter. With
-    /// several filters in one consumer the broker came to a standstill under the torture command.
+    /// All shards of a partition are one feed; otherwise each shard has its own, because a consumer has one filter.
+    /// With several filters in one consumer the broker came to a standstill under the torture command.
     fn push(&mut self, shards: ShardSet, position: u64) {
         let is_whole = shards.iter().next().is_some_and(|first| shards == whole(first.partition()));
         let parts = if is_whole { vec![shards] } else { shards.iter().map(one).collect() };

@@ -229,6 +229,9 @@ impl Operator {
                 made.push(stream.to_owned());
             }
         }
+        if let Some(bytes) = first.get("max_bytes").and_then(Value::as_i64).filter(|bytes| *bytes > 0 && count > 1) {
+            self.resize_buckets(bytes.saturating_mul(i64::try_from(count).unwrap_or(1))).await?;
+        }
         Ok(made)
     }
 
@@ -242,9 +245,16 @@ impl Operator {
             self.must_hold(stream, bytes).await?;
         }
         let mut changed = Vec::new();
-        for stream in log {
+        for stream in &log {
             changed.extend(self.set(stream, "max_bytes", bytes).await?);
         }
+        changed.extend(self.resize_buckets(log_bytes.saturating_mul(i64::try_from(log.len()).unwrap_or(1))).await?);
+        Ok(changed)
+    }
+
+    /// Gives the buckets beside the log their part of its bytes in all partitions.
+    async fn resize_buckets(&self, log_bytes: i64) -> Result<Vec<Changed>, OperateError> {
+        let mut changed = Vec::new();
         for bucket in SIZED_BY_LOG {
             let stream = format!("KV_{bucket}");
             let Some(info) = self.info(&stream).await? else { continue };

@@ -5,15 +5,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use owner::retention::Tail;
-use proto::names;
-use run::PoolId;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, MissedTickBehavior};
 use tokio_util::sync::CancellationToken;
 
 use super::Broker;
-use super::journal::{Journals, ReadError};
+use super::journal::Journals;
 use super::pauses::Pauses;
 use super::retention::Retention;
 use super::setup;
@@ -25,6 +23,9 @@ use crate::tasks::finished;
 
 /// How often the broker is asked, and how often workers are told.
 const LOOK: Duration = Duration::from_secs(2);
+/// How often queues of several partitions are compared with the record of pauses. New runs go to a new partition after
+/// 15 s.
+const RECONCILE: Duration = Duration::from_secs(10);
 
 pub(crate) struct Partitions {
     pub(crate) broker: Broker,
@@ -41,8 +42,7 @@ pub(crate) struct Partitions {
 impl Partitions {
     pub(crate) async fn keep(self, stop: CancellationToken) {
         let (mut started, mut tasks, mut is_told) = (0, JoinSet::new(), false);
-        // The queues of paused pools are paused in partitions before this one.
-        let mut paused = self.journals.count();
+        let mut reconciled: Option<Instant> = None;
         let mut look = tokio::time::interval(LOOK);
         look.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
@@ -83,27 +83,15 @@ impl Partitions {
                 }
                 Err(error) => tracing::debug!(%error, "the broker does not say how many partitions the log has"),
             }
-            match self.pause_queues(paused).await {
-                Ok(()) => paused = self.journals.count(),
-                Err(error) => tracing::warn!(%error, "pausing queues in a new partition failed, trying again"),
+            let is_due = reconciled.is_none_or(|at| at.elapsed() >= RECONCILE) || self.journals.count() > started;
+            if self.journals.count() > 1 && is_due {
+                reconciled = Some(Instant::now());
+                let pools = self.registry.borrow().pools();
+                self.pauses.reconcile(pools).await;
             }
             self.tell_workers().await;
         }
         while tasks.join_next().await.is_some() {}
-    }
-
-    /// The queue of a paused pool delivers nothing in new partitions either.
-    async fn pause_queues(&self, from: usize) -> Result<(), ReadError> {
-        let new = self.journals.partitions().skip(from);
-        if new.clone().next().is_none() {
-            return Ok(());
-        }
-        let paused: Vec<PoolId> = self.pauses.current.borrow().pools().map(|(pool, _)| pool.clone()).collect();
-        for pool in &paused {
-            setup::ensure_pool(&self.broker, pool).await.map_err(|error| ReadError::new(&error))?;
-            self.pauses.pause_queues(pool, new.clone().map(names::stream)).await?;
-        }
-        Ok(())
     }
 
     /// Workers cannot see the streams. The messages are unconfirmed, so they are repeated.

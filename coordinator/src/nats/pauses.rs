@@ -4,18 +4,20 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
+use async_nats::jetstream::consumer::PullConsumer;
 use async_nats::jetstream::stream::{ConsumerError, ConsumerErrorKind};
 use async_nats::jetstream::{ErrorCode, kv};
 use futures::StreamExt as _;
+use futures::future::join_all;
 use proto::names;
-use run::{PoolId, ToolName};
+use run::{Partition, PoolId, ToolName};
 use tokio::sync::watch;
 use tokio::time::MissedTickBehavior;
 use tokio_util::sync::CancellationToken;
 
 use super::Broker;
 use super::journal::{ReadError, millis};
-use super::setup::{SetupError, entries};
+use super::setup::{self, SetupError, entries};
 use super::signals::Signals;
 use crate::fleet::paused::{Pausable, Paused, Word};
 use crate::fleet::registry::Registry;
@@ -53,46 +55,85 @@ impl Pauses {
         Ok((Self { store, broker: Arc::new(broker.clone()), current }, keeper))
     }
 
-    /// First the queue, then the record: if it fails in between, repeating the request completes it.
+    /// First the queues, then the record: if it fails in between, repeating the request completes it. With several
+    /// partitions, one that does not answer is caught up with later ([`Self::reconcile`]).
     pub(crate) async fn pause(&self, what: &Pausable, record: &Word) -> Result<(), ReadError> {
         if let Pausable::Pool(pool) = what {
-            self.pause_queues(pool, self.broker.streams()).await?;
+            self.set_all(pool, true).await?;
         }
         let text = serde_json::to_vec(record).expect("texts and a number are JSON");
         self.store.put(key(what), text.into()).await.map(drop).map_err(|error| ReadError::new(&error))
     }
 
-    /// Pauses the queues of a pool in these streams.
-    pub(crate) async fn pause_queues(
-        &self,
-        pool: &PoolId,
-        streams: impl Iterator<Item = &'static str>,
-    ) -> Result<(), ReadError> {
-        let until = i128::from(::nats::now().after(FOR_GOOD).0) * 1_000_000;
-        let until = async_nats::datetime::from_nanos(until).map_err(|error| ReadError::new(&error))?;
-        for stream in streams {
-            let log = self.broker.context.get_stream_no_info(stream).await;
-            let log = log.map_err(|error| ReadError::new(&error))?;
-            let paused = log.pause_consumer(&names::pool_consumer(pool), until).await;
-            paused.map_err(|error| ReadError::new(&error))?;
-        }
-        Ok(())
-    }
-
     pub(crate) async fn resume(&self, what: &Pausable) -> Result<(), ReadError> {
         if let Pausable::Pool(pool) = what {
+            self.set_all(pool, false).await?;
+        }
+        self.store.delete(key(what)).await.map_err(|error| ReadError::new(&error))
+    }
+
+    /// Pauses or resumes the queues of a pool, also in partitions that this coordinator has not found yet.
+    async fn set_all(&self, pool: &PoolId, paused: bool) -> Result<(), ReadError> {
+        let count = setup::partitions(&self.broker.context).await.unwrap_or(0).max(self.broker.partitions());
+        let streams = Partition::first(count).map(names::stream);
+        let set = join_all(streams.map(|stream| self.set(stream, pool, paused))).await;
+        let (set, failed): (Vec<_>, Vec<_>) = set.into_iter().partition(Result::is_ok);
+        match failed.into_iter().next() {
+            Some(Err(error)) if set.is_empty() => Err(error),
+            Some(Err(error)) => {
+                tracing::warn!(%pool, paused, %error, "a partition does not answer, its queue follows later");
+                Ok(())
+            }
+            Some(Ok(())) | None => Ok(()),
+        }
+    }
+
+    async fn set(&self, stream: &str, pool: &PoolId, paused: bool) -> Result<(), ReadError> {
+        let log = self.broker.context.get_stream_no_info(stream).await.map_err(|error| ReadError::new(&error))?;
+        let queue = names::pool_consumer(pool);
+        if paused {
+            let until = i128::from(::nats::now().after(FOR_GOOD).0) * 1_000_000;
+            let until = async_nats::datetime::from_nanos(until).map_err(|error| ReadError::new(&error))?;
+            return log.pause_consumer(&queue, until).await.map(drop).map_err(|error| ReadError::new(&error));
+        }
+        match log.resume_consumer(&queue).await {
+            Ok(_) => Ok(()),
+            // A queue that is created later is paused by its creator.
+            Err(error) if is_missing(&error) => Ok(()),
+            Err(error) => Err(ReadError::new(&error)),
+        }
+    }
+
+    /// Pauses and resumes queues that are not as the records say: of partitions that were added, that did not answer,
+    /// or that a coordinator did not know yet.
+    pub(crate) async fn reconcile(&self, pools: BTreeSet<PoolId>) {
+        let mut silent: BTreeSet<&str> = BTreeSet::new();
+        for pool in &pools {
             for stream in self.broker.streams() {
-                let log = self.broker.context.get_stream_no_info(stream).await;
-                let log = log.map_err(|error| ReadError::new(&error))?;
-                match log.resume_consumer(&names::pool_consumer(pool)).await {
-                    Ok(_) => {}
-                    // A queue that is created later is paused by its creator.
-                    Err(error) if is_missing(&error) => {}
-                    Err(error) => return Err(ReadError::new(&error)),
+                if silent.contains(stream) {
+                    continue;
+                }
+                let queue = names::pool_consumer(pool);
+                let found: Result<PullConsumer, _> = self.broker.context.get_consumer_from_stream(&queue, stream).await;
+                let found = match found {
+                    Ok(found) => found,
+                    Err(error) if is_missing(&error) => continue,
+                    Err(_) => {
+                        silent.insert(stream);
+                        continue;
+                    }
+                };
+                // The record is read afterwards, so a pause or resumption in between counts.
+                let wanted = self.current.borrow().stops(pool);
+                if found.cached_info().paused == wanted {
+                    continue;
+                }
+                match self.set(stream, pool, wanted).await {
+                    Ok(()) => tracing::info!(%pool, stream, paused = wanted, "a queue follows the record of pauses"),
+                    Err(error) => tracing::warn!(%pool, stream, %error, "a queue does not follow the record of pauses"),
                 }
             }
         }
-        self.store.delete(key(what)).await.map_err(|error| ReadError::new(&error))
     }
 }
 

@@ -1,6 +1,6 @@
-//! Removes the beginning of a partition of the log: runs that have ended and are old, or for which there is no room. One
-//! coordinator does it, the owner of the partition's first shard; the owners of all its shards tell what they need, and
-//! carry runs that would keep much of the log. `owner::retention` decides.
+//! Removes the beginning of a partition of the log: runs that have ended and are old, or for which there is no room.
+//! One coordinator does it, the owner of the partition's first shard; the owners of all its shards tell what they need,
+//! and carry runs that would keep much of the log. `owner::retention` decides.
 
 use std::time::Duration;
 

@@ -47,7 +47,8 @@ impl Log {
         Ok(stream.cached_info().created.unix_timestamp_nanos().to_string())
     }
 
-    /// A log position after every entry of these shards of a partition that was stored before this request; 0 for no shards.
+    /// A log position after every entry of these shards of a partition that was stored before this request; 0 for no
+    /// shards.
     pub(crate) async fn tip(&self, shards: &[Shard]) -> Result<u64, ReadError> {
         match shards.first() {
             Some(shard) => self.journals.of_shard(*shard).mark(*shard).await,
@@ -55,8 +56,8 @@ impl Log {
         }
     }
 
-    /// Passes the entries of these shards of a partition after `after` and up to `through`, which is [`Self::tip`]'s, to `take`, until
-    /// `take` breaks or the time is over. Returns the log position up to which entries were passed.
+    /// Passes the entries of these shards of a partition after `after` and up to `through`, which is [`Self::tip`]'s,
+    /// to `take`, until `take` breaks or the time is over. Returns the log position up to which entries were passed.
     pub(crate) async fn take_until(
         &self,
         (shards, after, through): (&[Shard], u64, u64),

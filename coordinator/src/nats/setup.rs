@@ -63,6 +63,9 @@ const BUCKET_BYTES_MIN: i64 = 2 << 20;
 /// How long creating them is retried: a cluster that starts at the same time elects its leaders first, in 4-9 s.
 const SETUP_PATIENCE: Duration = Duration::from_secs(30);
 const SETUP_PAUSE: Duration = Duration::from_secs(1);
+/// How often the names of the streams are asked for at a start. An `accounts.conf` of an older release permits nobody
+/// to ask: then there is one partition.
+const NAMES_ASKED: usize = 3;
 /// How long reading a bucket may take.
 const ENTRIES_PATIENCE: Duration = Duration::from_secs(10);
 /// Errors of a cluster that is not ready yet, or in which another coordinator was faster with other options: the next
@@ -335,7 +338,16 @@ pub(crate) async fn ensure_log(client: &Client, context: &Context, options: &Log
     if !server.jetstream && server.cluster.is_none() {
         return Err(SetupError::NoJetStream { server: server.server_name });
     }
-    let count = partitions(context).await.unwrap_or(0).max(1);
+    let mut count = 1;
+    for _ in 0..NAMES_ASKED {
+        match partitions(context).await {
+            Ok(found) => {
+                count = found.max(1);
+                break;
+            }
+            Err(error) => tracing::debug!(%error, "the broker does not name its streams"),
+        }
+    }
     // Its subjects would overlap those of other partitions.
     let config = if count > 1 { partition_config(Partition::FIRST, options) } else { log_config(options) };
     let make = async || context.get_or_create_stream(config.clone()).await.map_err(|error| BrokerError::of(&error));
@@ -529,7 +541,28 @@ fn pool_config(pool: &PoolId) -> pull::Config {
 /// The queue of a pool: a durable consumer of the log that sees only the pool's jobs. A queue that an older release
 /// created gets the limits of this one.
 pub(crate) async fn ensure_pool(broker: &Broker, pool: &PoolId) -> Result<(), SetupError> {
-    in_each(broker.streams().map(|stream| make_queue(&broker.context, stream, pool))).await
+    let streams: Vec<_> = broker.streams().collect();
+    ensure_queues(broker, &streams, pool, false).await.into_iter().try_for_each(|(_, made)| made)
+}
+
+/// Creates the queues of a pool in these streams, each whatever becomes of the others. `existed`: changes nothing
+/// unless one was lost. A queue that is created again delivers everything that the log still holds, and workers learn
+/// of each job that it was done.
+pub(crate) async fn ensure_queues(
+    broker: &Broker,
+    streams: &[&'static str],
+    pool: &PoolId,
+    existed: bool,
+) -> Vec<(&'static str, Result<(), SetupError>)> {
+    let ensure = |stream: &'static str| async move {
+        let made = if existed {
+            keep_queue(&broker.context, stream, pool).await
+        } else {
+            make_queue(&broker.context, stream, pool).await
+        };
+        (stream, made)
+    };
+    futures::future::join_all(streams.iter().map(|stream| ensure(stream))).await
 }
 
 async fn make_queue(context: &Context, stream: &str, pool: &PoolId) -> Result<(), SetupError> {
@@ -537,17 +570,6 @@ async fn make_queue(context: &Context, stream: &str, pool: &PoolId) -> Result<()
     let created: Result<jetstream::consumer::PullConsumer, _> = context.create_consumer_on_stream(config, stream).await;
     created.map_err(|error| SetupError::refused(format!("the queue {name}"), error))?;
     Ok(())
-}
-
-/// Does something in each partition, also if it fails in another.
-async fn in_each(parts: impl Iterator<Item = impl Future<Output = Result<(), SetupError>>>) -> Result<(), SetupError> {
-    futures::future::join_all(parts).await.into_iter().collect()
-}
-
-/// As [`ensure_pool`], for a queue that existed: changes nothing unless it was lost. A queue that is created again
-/// delivers everything that the log still holds, and workers learn of each job that it was done.
-pub(crate) async fn ensure_still(broker: &Broker, pool: &PoolId) -> Result<(), SetupError> {
-    in_each(broker.streams().map(|stream| keep_queue(&broker.context, stream, pool))).await
 }
 
 async fn keep_queue(context: &Context, stream: &str, pool: &PoolId) -> Result<(), SetupError> {

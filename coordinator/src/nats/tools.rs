@@ -103,8 +103,8 @@ pub(crate) struct RegistryTask {
     broker: Arc<Broker>,
     /// Partitions of the log in which the queues are.
     partitions: usize,
-    /// Since when no queue is created, because a partition did not answer.
-    queues_paused: Option<Instant>,
+    /// Partitions that did not answer, each since when.
+    silent: HashMap<&'static str, Instant>,
     signals: Signals,
     store: kv::Store,
     registry: Registry,
@@ -150,7 +150,7 @@ impl RegistryTask {
             client: broker.client.clone(),
             broker: Arc::new(broker.clone()),
             partitions: broker.partitions(),
-            queues_paused: None,
+            silent: HashMap::new(),
             signals: Signals::new(broker),
             refused_told: Instant::now(),
             store: broker.tools.clone(),

@@ -19,6 +19,7 @@ use owner::OpenRun;
 use owner::erasure::{Left, OwedErasure, REQUESTED_MAX, erase_request};
 use run::{Entry, Partition, RunId, Shard};
 use tokio::task::JoinSet;
+use tokio::time::Instant;
 
 use super::OwnerTask;
 use crate::metrics::COUNTS;
@@ -35,6 +36,8 @@ const BATCH_MAX: usize = 1024;
 const AT_ONCE_MAX: usize = 8;
 /// How long requests may be read from the log in one go.
 const REFILL_TIME_MAX: Duration = Duration::from_secs(30);
+/// How long runs of a partition that did not erase one are left alone, if there are others.
+const LEFT_ALONE: Duration = Duration::from_secs(5);
 /// The most runs with late entries that wait for a check. Beyond that, the entries stay until the log drops them.
 const STRAYS_MAX: usize = 1024;
 
@@ -46,6 +49,8 @@ pub(super) struct InProgress {
     strays: BTreeMap<RunId, u64>,
     pub(super) looks: JoinSet<()>,
     pub(super) refills: JoinSet<Refilled>,
+    /// Partitions that did not erase a run, which must not keep the others waiting.
+    failed: HashMap<Partition, Instant>,
 }
 
 /// Operators' requests that did not fit before and were read from the log again.
@@ -131,10 +136,13 @@ impl OwnerTask {
         if !self.erasures.batches.is_empty() {
             return;
         }
+        let failed = &mut self.erasures.failed;
+        failed.retain(|_, since| since.elapsed() < LEFT_ALONE);
         let mut due = Vec::new();
         // Objects that could not be removed before do not delay other runs.
         for left in [Left::All, Left::Objects] {
-            for (slice, _) in self.slices.iter_mut().zip(every()).filter(|(_, shard)| ours.contains(shard)) {
+            let is_tried = |shard: &Shard| ours.contains(shard) && !failed.contains_key(&shard.partition());
+            for (slice, _) in self.slices.iter_mut().zip(every()).filter(|(_, shard)| is_tried(shard)) {
                 let room = BATCH_MAX.saturating_sub(due.len());
                 for erasure in slice.owed.begin(left, now, slice.snapshot.schedule.through(), room) {
                     if self.carrying.holds(erasure.run) {
@@ -195,6 +203,9 @@ impl OwnerTask {
                 self.io.index.erase(run, through);
             }
             COUNTS.erasures_failed.add(u64::from(result.is_err()));
+            if matches!(result, Err(Unerased::Run(_))) && self.io.journals.count() > 1 {
+                self.erasures.failed.insert(run.shard().partition(), Instant::now());
+            }
             failed = result.err().or(failed);
         }
         match failed {

@@ -355,7 +355,7 @@ impl Runs {
         let Held { taken: Some(taken), revision } = held else { return Ok(Found::Free(held.revision)) };
         let looked_at = ::nats::now();
         let age = looked_at.since(taken.run.created_at());
-        let journal = self.journals.of(taken.run);
+        let journal = self.known_partition_of(taken.run)?;
         let found = match journal.opened(taken.run).await? {
             Opened::Yes => Found::Opened(taken.run),
             // Its opening stays on its subject, so the log accepts no other one.
@@ -379,12 +379,11 @@ impl Runs {
     /// nothing.
     async fn prepare(&self, key: Option<RequestKey>, mut new: NewRun) -> Result<Placed<'_>, RequestError> {
         self.may_approve(&new.approved)?;
-        if let Some(parent) = &new.parent {
-            if !self.journals.knows(parent.run.shard()) {
-                let reason = format!("parent: run {} is in no shard that there is", parent.run);
-                return Err(RequestError::Malformed { field: "parent".to_owned(), reason });
-            }
-            self.check_room_of(parent.run.shard())?;
+        if let Some(parent) = &new.parent
+            && !self.journals.knows(parent.run.shard())
+        {
+            let reason = format!("parent: run {} is in no shard that there is", parent.run);
+            return Err(RequestError::Malformed { field: "parent".to_owned(), reason });
         }
         // The owner of the shard cancels the run when its parent ends.
         let shard = new.parent.as_ref().map_or_else(|| self.pick_shard(), |parent| parent.run.shard());
@@ -403,6 +402,8 @@ impl Runs {
             }
             claim = Some(Claim { key, digest, found, takes: 0, unopened_at: Timestamp(0), alone: None });
         }
+        // Without a partition that takes runs, it may be one that has no room.
+        self.check_room_of(id.shard())?;
         if !new.files.is_empty() {
             Box::pin(self.give_files(&mut new)).await?;
         }

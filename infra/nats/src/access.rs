@@ -266,8 +266,8 @@ fn coordinator() -> Vec<String> {
     subjects
 }
 
-/// All streams may be changed, backed up and restored, and partitions of the log added. None may be deleted, but a smaller limit of bytes or age
-/// removes entries.
+/// All streams may be changed, backed up and restored, and partitions of the log added. None may be deleted, but a
+/// smaller limit of bytes or age removes entries.
 fn operator() -> Vec<String> {
     let requests = ["STREAM.INFO", "STREAM.UPDATE", "STREAM.SNAPSHOT", "STREAM.RESTORE"];
     let of = |stream: String| {

@@ -335,8 +335,8 @@ pub enum Stop {
     /// Whether most of the broker's servers store messages, as seen by a coordinator. It stops nothing. `false` holds
     /// for [`UNSTORED_FOR`](crate::names::UNSTORED_FOR).
     Storing(bool),
-    /// The number of partitions of the log, each with a queue of the pool. It stops nothing, and is repeated while there
-    /// is more than one.
+    /// The number of partitions of the log, each with a queue of the pool. It stops nothing, and is repeated while
+    /// there is more than one.
     Partitions(usize),
 }
 

@@ -58,8 +58,9 @@ impl Puller {
     /// Waits for the pool's queue, which a coordinator creates. `None` if the worker was stopped first.
     pub(super) async fn open(core: &Core, pool: &PoolId, slots: u32, stop: &CancellationToken) -> Option<Self> {
         let consumer = names::pool_consumer(pool);
-        let mut told = false;
-        loop {
+        let (mut told, begun) = (false, Instant::now());
+        // Without an answer of the first partition for so long, the others are asked for jobs.
+        while core.partitions.get() == 1 || begun.elapsed() < LOST {
             let found: Result<async_nats::jetstream::consumer::PullConsumer, _> =
                 core.context.get_consumer_from_stream(&consumer, names::STREAM).await;
             let Err(error) = found else { break };
@@ -96,7 +97,11 @@ impl Puller {
     pub(super) async fn next(&mut self) -> Message {
         loop {
             if let Some(message) = self.left.pop_front() {
-                return message;
+                if self.asked.has_slot(self.running) {
+                    return message;
+                }
+                self.give_back(&message).await;
+                continue;
             }
             self.asked.grow(self.partitions.get(), Instant::now());
             self.refill().await;
@@ -221,9 +226,20 @@ impl Puller {
         }
         let mut left = std::mem::take(&mut self.left);
         while let Some(message) = self.messages.next().await {
-            left.push_back(message);
+            if message.status.is_none() {
+                left.push_back(message);
+            }
         }
-        left.into_iter().filter(|message| message.status.is_none())
+        let mut kept = Vec::new();
+        for message in left {
+            let before = u32::try_from(kept.len()).unwrap_or(u32::MAX);
+            if self.asked.has_slot(self.running.saturating_add(before)) {
+                kept.push(message);
+            } else {
+                self.give_back(&message).await;
+            }
+        }
+        kept.into_iter()
     }
 }
 

@@ -1,5 +1,5 @@
-//! The partitions of the log. Each is a stream of the broker with its own shards, its own leader and its own limits, and
-//! has a [`Journal`]. Partitions are added while coordinators run, and are never removed.
+//! The partitions of the log. Each is a stream of the broker with its own shards, its own leader and its own limits,
+//! and has a [`Journal`]. Partitions are added while coordinators run, and are never removed.
 
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, PoisonError, RwLock};

@@ -6,37 +6,36 @@ use run::PoolId;
 use tokio::time::Instant;
 
 use super::RegistryTask;
-use crate::nats::setup::{ensure_pool, ensure_still, remove_pool};
+use crate::nats::setup::{ensure_queues, remove_pool};
 
-/// How long no queue is created after one could not be in some partition: each attempt waits for an answer, and workers
-/// are not heard meanwhile.
-const PAUSE: Duration = Duration::from_secs(10);
+/// How long a partition is left alone that did not answer, if there are others: each attempt waits for an answer, and
+/// workers are not heard meanwhile.
+const LEFT_ALONE: Duration = Duration::from_secs(10);
 
 impl RegistryTask {
-    /// Creates the queue of a pool, also if it was lost.
+    /// Creates the queues of a pool, also if they were lost.
     pub(super) async fn queue_for(&mut self, pool: &PoolId) {
         if std::mem::replace(&mut self.partitions, self.broker.partitions()) != self.broker.partitions() {
             self.queues.clear();
-        }
-        if self.queues_paused.is_some_and(|since| since.elapsed() < PAUSE) {
-            return;
         }
         let checked = self.queues.get(pool);
         if checked.is_some_and(|checked| checked.elapsed() < self.limits.queues_checked) {
             return;
         }
-        let made = match checked {
-            Some(_) => ensure_still(&self.broker, pool).await,
-            None => ensure_pool(&self.broker, pool).await,
-        };
-        match made {
-            Ok(()) => {
-                self.queues.insert(pool.clone(), Instant::now());
-            }
-            Err(error) => {
+        self.silent.retain(|_, since| since.elapsed() < LEFT_ALONE);
+        let streams = self.broker.streams().filter(|stream| !self.silent.contains_key(stream)).collect::<Vec<_>>();
+        let mut is_done = streams.len() == self.partitions;
+        for (stream, made) in ensure_queues(&self.broker, &streams, pool, checked.is_some()).await {
+            if let Err(error) = made {
                 tracing::warn!(%pool, %error, "creating the queue of a pool failed, retrying");
-                self.queues_paused = (self.partitions > 1).then(Instant::now);
+                is_done = false;
+                if self.partitions > 1 {
+                    self.silent.insert(stream, Instant::now());
+                }
             }
+        }
+        if is_done {
+            self.queues.insert(pool.clone(), Instant::now());
         }
     }
 

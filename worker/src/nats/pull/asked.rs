@@ -13,8 +13,8 @@ use super::LOST;
 /// After this time without a job a request takes no slot from other queues.
 const IDLE: Duration = Duration::from_millis(50);
 /// Requests are made when none is open, or when so many times as many slots are free as open ones may bring jobs. The
-/// broker looks at all open requests of a pool for nearly every job, so a worker has one or two at a queue, whatever its
-/// slots.
+/// broker looks at all open requests of a pool for nearly every job, so a worker has one or two at a queue, whatever
+/// its slots.
 const REFILL: u32 = 3;
 
 #[derive(Debug)]
@@ -97,12 +97,16 @@ impl Asked {
 
     /// A queue sent a job. Returns whether there is a slot for it.
     pub(super) fn note_job(&mut self, queue: usize, running: u32, now: Instant) -> bool {
-        let is_only = !self.has_several();
         if let Some(queue) = self.queues.get_mut(queue) {
             queue.asked = queue.asked.saturating_sub(1);
             queue.active = now;
         }
-        is_only || running < self.slots
+        self.has_slot(running)
+    }
+
+    /// Whether there is a slot for one more job. A single queue gives no more than was requested.
+    pub(super) fn has_slot(&self, running: u32) -> bool {
+        !self.has_several() || running < self.slots
     }
 
     /// So many jobs that a queue was asked for will not come.
@@ -119,7 +123,7 @@ impl Asked {
         }
     }
 
-    /// How many queues have requests of which nothing was heard for too long. If all have, or the only one, the
+    /// How many queues were silent about their requests for too long. If all have, or the only one, the
     /// connection is to blame; otherwise those requests are forgotten here.
     pub(super) fn forget_lost(&mut self, now: Instant) -> usize {
         let is_lost = |queue: &Queue| queue.asked > 0 && now.saturating_duration_since(queue.heard) >= LOST;

@@ -2,7 +2,7 @@
 
 use crate::process::{Ended, run, toolyard};
 
-const COMMANDS: [&[&str]; 72] = [
+const COMMANDS: [&[&str]; 84] = [
     &[],
     &["demo"],
     &["dev"],
@@ -13,6 +13,18 @@ const COMMANDS: [&[&str]; 72] = [
     &["tools", "ls"],
     &["tools", "get"],
     &["call"],
+    &["run"],
+    &["top"],
+    &["tail"],
+    &["open"],
+    &["completions"],
+    &["man"],
+    &["context"],
+    &["context", "ls"],
+    &["context", "use"],
+    &["context", "set"],
+    &["context", "rm"],
+    &["runs", "logs"],
     &["runs"],
     &["runs", "ls"],
     &["runs", "get"],
@@ -93,7 +105,8 @@ fn every_command_has_a_help_with_the_global_options() {
 
 #[test]
 fn commands_without_subcommands_show_examples() {
-    let groups: [&[&str]; 13] = [
+    let groups: [&[&str]; 14] = [
+        &["context"],
         &["log"],
         &["key"],
         &["objects"],

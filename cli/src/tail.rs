@@ -89,7 +89,12 @@ impl Tail {
         loop {
             tokio::select! {
                 _ = looks.tick() => match self.look(is_first).await {
-                    Ok(()) => (is_first, is_away) = (false, false),
+                    Ok(()) => {
+                        if is_first {
+                            terminal.note("following new runs; Ctrl-C ends it, and the runs go on");
+                        }
+                        (is_first, is_away) = (false, false);
+                    }
                     Err(client::Error::Unreachable { reason, .. }) if !is_first => {
                         if !std::mem::replace(&mut is_away, true) {
                             terminal.note(&format!("the coordinator is away, waiting for it: {reason}"));

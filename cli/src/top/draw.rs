@@ -103,8 +103,8 @@ fn draw_notice(frame: &mut Frame, area: Rect, state: &State, theme: Theme) {
         (Link::Lost { since, reason }, _) => {
             let away = duration(std::time::Duration::from_secs(state.now.saturating_sub(*since) / 1000));
             let last = state.run.as_ref().filter(|run| !run.is_over).and_then(|run| run.last);
-            let resumes = last.map_or_else(String::new, |last| format!(" The output goes on after event {last}."));
-            let text = format!("reconnecting for {away}: {}.{resumes}", reason.trim_end_matches('.'));
+            let resumes = last.map_or_else(String::new, |last| format!(", the output goes on after event {last}"));
+            let text = format!("reconnecting for {away}{resumes}: {reason}");
             Line::styled(visible(&text, CHARS_MAX), theme.bad())
         }
         (Link::Connected, Some(notice)) => {

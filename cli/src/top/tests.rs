@@ -254,7 +254,7 @@ fn a_coordinator_that_goes_away_is_told_with_where_the_output_goes_on() {
     let mut state = following(vec![opened(&["bash"]), output(0, 1, "one\n")]);
     update(&mut state, Event::Lost("connection refused".to_owned()));
     update(&mut state, Event::Tick(NOW + 7_000));
-    assert_shows(&state, "reconnecting for 7 s: connection refused. The output goes on after event 1.");
+    assert_shows(&state, "reconnecting for 7 s, the output goes on after event 1: connection refused");
     assert_shows(&state, "○");
     update(&mut state, Event::Loaded(Box::new(loaded())));
     assert_shows(&state, "connected again");

@@ -130,7 +130,10 @@ fn loaded_page(state: &mut State, loaded: Loaded) -> Vec<Effect> {
         (data.workers, data.pauses, data.open) = (workers, pauses, open);
     }
     state.sample();
-    explain_selected(state)
+    let effects = explain_selected(state);
+    let is_shown = state.is_explaining || (state.tab == Tab::Inbox && state.run.is_none());
+    // What is shown about a call grows old: how long it waits, and whether somebody decided meanwhile.
+    if effects.is_empty() && is_shown { explain_again(state).into_iter().collect() } else { effects }
 }
 
 fn explained_call(state: &mut State, explained: Explained) {

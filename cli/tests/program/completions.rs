@@ -12,8 +12,10 @@ fn completions_are_printed_for_each_shell_and_bash_reads_them() {
     let wrong = run(["completions", "tcsh"]);
     assert_eq!(wrong.code(), 2);
     assert!(wrong.stderr().contains("powershell"), "it names the shells: {}", wrong.stderr());
-    let script = format!("{}\ntype _toolyard", run(["completions", "bash"]).stdout());
-    let sourced = std::process::Command::new("bash").args(["--norc", "-c", &script]).output().expect("bash");
+    let script = format!("{}\ntype _toolyard\n", run(["completions", "bash"]).stdout());
+    let file = tempfile::NamedTempFile::new().expect("a file");
+    std::fs::write(file.path(), script).expect("it can be written");
+    let sourced = std::process::Command::new("bash").arg("--norc").arg(file.path()).output().expect("bash");
     assert!(sourced.status.success(), "{}", String::from_utf8_lossy(&sourced.stderr));
 }
 

@@ -47,7 +47,9 @@ fn dev_authenticates_callers_over_tls_and_has_an_admin_port() {
     assert!(tools.lines().any(|tool| tool == "team_agent"), "tools that call the fleet have the key: {tools}");
 
     let mut probe = TcpStream::connect(&admin).expect("the admin port");
-    probe.write_all(b"GET /readyz HTTP/1.0\r\n\r\n").expect("it takes a request");
+    probe
+        .write_all(b"GET /readyz HTTP/1.1\r\nhost: 127.0.0.1\r\nconnection: close\r\n\r\n")
+        .expect("it takes a request");
     let mut answer = String::new();
     probe.read_to_string(&mut answer).expect("it answers");
     assert!(answer.contains(" 200 "), "{answer}");

@@ -332,7 +332,8 @@ impl<'a> Follow<'a> {
         let Ok(explained) = self.client.explain(&self.tally.run_id, &call.id).await else { return };
         let state = explained.call.map_or(v1::CallState::Unspecified, |call| call.state());
         if matches!(state, v1::CallState::Accepted | v1::CallState::Queued) {
-            self.terminal.note(&format!("waiting: {}", harmless(&explained.why)));
+            let why = harmless(&explained.why);
+            self.terminal.note(&format!("waiting: {}", why.strip_prefix("waiting: ").unwrap_or(&why)));
             self.explain_at = Some(Instant::now() + WAIT_SHOWN_AGAIN);
         }
     }

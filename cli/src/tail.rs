@@ -103,7 +103,11 @@ impl Tail {
                     Err(error) => return Err(error.into()),
                 },
                 Some((run_id, events)) = received.recv() => match events {
-                    Ok(events) => events.iter().try_for_each(|event| self.show(&mut printer, &run_id, event, terminal))?,
+                    Ok(events) => {
+                        for event in &events {
+                            self.show(&mut printer, &run_id, event, terminal)?;
+                        }
+                    }
                     Err(why) => terminal.note(&format!("{run_id} cannot be read: {why}")),
                 },
                 Some(_) = self.reading.join_next(), if !self.reading.is_empty() => self.read_more(),

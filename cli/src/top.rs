@@ -111,7 +111,7 @@ pub(crate) async fn run(args: Args, door: &Server, terminal: &Terminal) -> Resul
         }
         console.until_quit(received).await
     };
-    LocalSet::new().run_until(all).await
+    Box::pin(LocalSet::new().run_until(all)).await
 }
 
 struct Console {

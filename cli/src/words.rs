@@ -27,12 +27,10 @@ pub(crate) fn run_status(status: v1::RunStatus) -> String {
 pub(crate) fn summary_status(run: &v1::RunSummary) -> String {
     let status = run_status(run.status());
     let is_wrong = |state| matches!(state, v1::CallState::Failed | v1::CallState::Cancelled | v1::CallState::Expired);
-    let wrong = run.calls.iter().filter(|call| is_wrong(call.state())).count();
-    if run.status() != v1::RunStatus::Completed || wrong == 0 {
-        return status;
-    }
-    let failed = run.calls.iter().filter(|call| call.state() == v1::CallState::Failed).count();
-    if failed == wrong { format!("{status}, {failed} failed") } else { format!("{status}, {wrong} not") }
+    let wrong: Vec<_> = run.calls.iter().map(v1::CallSummary::state).filter(|state| is_wrong(*state)).collect();
+    let Some(first) = wrong.first().filter(|_| run.status() == v1::RunStatus::Completed) else { return status };
+    let how = if wrong.iter().all(|state| state == first) { call_state(*first) } else { "did not".to_owned() };
+    format!("{status}, {} {how}", wrong.len())
 }
 
 /// An id of a run, with the digits that no other run is likely to end with.
@@ -139,8 +137,8 @@ pub(crate) fn harmless(text: &str) -> String {
     text.chars().map(|c| if is_unsafe(c) { '\u{fffd}' } else { c }).collect()
 }
 
-/// Whether a character has no width and changes how others are shown: marks of the writing direction, joiners, tags, and
-/// separators that some terminals take for line breaks.
+/// Whether a character has no width and changes how others are shown: marks of the writing direction, joiners, tags,
+/// and separators that some terminals take for line breaks.
 fn is_invisible(letter: char) -> bool {
     matches!(letter,
         '\u{ad}' | '\u{61c}' | '\u{180e}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}'
@@ -319,7 +317,7 @@ mod tests {
         let (good, bad, gone) = (v1::CallState::Completed, v1::CallState::Failed, v1::CallState::Expired);
         assert_eq!(summary_status(&run(&[good])), "completed");
         assert_eq!(summary_status(&run(&[good, bad])), "completed, 1 failed");
-        assert_eq!(summary_status(&run(&[gone, bad])), "completed, 2 not");
+        assert_eq!(summary_status(&run(&[gone, bad])), "completed, 2 did not");
     }
 
     #[test]

@@ -134,8 +134,8 @@ fn draw_prompt(frame: &mut Frame, area: Rect, prompt: &Prompt, theme: Theme) {
 /// The keys that matter on this page.
 fn hints(state: &State) -> &'static str {
     match (state.is_explaining, &state.run, state.tab) {
-        (true, ..) => "a answer, approve  e edit  n reject  x cancel  r once more  j k scroll  Esc back",
-        (false, Some(_), _) => "j k scroll  Tab call  w why  a decide  x cancel call  c cancel run  / filter  Esc back",
+        (true, ..) => "a answer, approve  e edit  n reject  x cancel  r once more  j k scroll  Esc",
+        (false, Some(_), _) => "j k scroll  Tab call  w why  a decide  x cancel it  c cancel run  / filter  Esc",
         (false, None, Tab::Overview) => "1-4 pages  ? help  q quit",
         (false, None, Tab::Runs) => "j k select  Enter follow  / filter  s status  c cancel  ? help  q quit",
         (false, None, Tab::Inbox) => "j k select  a answer, approve  e edit  n reject  w all  o run  ? help  q quit",

@@ -1,4 +1,4 @@
-//! Lines of a run's output, of which as many are kept as a person can look through. Text from tools is made visible
+//! Lines of a run's output: the newest ones, as many as a person can look through. Text from tools is made visible
 //! here, so that nothing that is drawn can act on the terminal.
 
 use std::collections::VecDeque;

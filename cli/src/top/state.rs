@@ -229,7 +229,6 @@ impl State {
     /// Sets the time, and removes what was shown for long enough.
     pub(super) fn at(&mut self, now: u64) {
         self.now = now;
-        let now = self.now;
         self.notice.take_if(|notice| notice.until <= now);
     }
 

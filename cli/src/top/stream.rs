@@ -11,6 +11,9 @@ use crate::tally::Tally;
 use crate::terminal::Paint;
 use crate::words::{brief, content, contents, counted, error, is_brief, progress, run_status, was_approved};
 
+/// Bytes that are shown one by one; more of them are only counted.
+const BYTES_SHOWN: usize = 64;
+
 /// The state of a call of the run, as far as its events were received.
 #[derive(Debug, Clone)]
 pub(super) struct Phase {
@@ -202,6 +205,10 @@ impl Followed {
             Some(Piece::Content(said)) => match &said.body {
                 // The text itself, because the lines show each of its characters.
                 Some(v1::content::Body::Text(text) | v1::content::Body::Json(text)) => self.lines.text(&source, text),
+                // Bytes between texts, as a program writes that does not write UTF-8.
+                Some(v1::content::Body::Data(data)) if data.data.len() <= BYTES_SHOWN => {
+                    self.lines.text(&source, &data.data.escape_ascii().to_string());
+                }
                 _ => self.lines.text(&source, &content(said)),
             },
             Some(Piece::Progress(made)) => self.lines.progress(&source, &progress(made)),

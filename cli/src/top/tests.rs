@@ -242,6 +242,15 @@ fn the_output_of_a_run_is_shown_in_its_order_with_what_was_withdrawn() {
 }
 
 #[test]
+fn bytes_that_are_no_text_are_shown_by_their_values() {
+    let bytes = v1::Data { media_type: "application/octet-stream".to_owned(), data: vec![0xff, 0x9b].into() };
+    let piece = Some(v1::call_output::Piece::Content(v1::content::Body::Data(bytes).into()));
+    let said = v1::CallOutput { call_id: "call_0".to_owned(), attempt: 1, piece, ..v1::CallOutput::default() };
+    let state = following(vec![opened(&["bash"]), output(0, 1, "a "), Said::CallOutput(said), output(0, 1, " b\n")]);
+    assert_shows(&state, r"│ a \xff\x9b b");
+}
+
+#[test]
 fn an_event_that_comes_again_after_a_reconnection_is_shown_once() {
     let mut state = following(vec![opened(&["bash"]), output(0, 1, "one\n"), output(0, 1, "two\n")]);
     receive(&mut state, 1, vec![output(0, 1, "one\n"), output(0, 1, "two\n"), output(0, 1, "three\n")]);

@@ -103,7 +103,7 @@ fn draw_calls(frame: &mut Frame, area: Rect, run: &Followed, theme: Theme) {
 fn divided(run: &Followed, lines: usize, from: usize) -> String {
     let mut text = format!("── output, {}", counted(lines, "line"));
     if run.lines.gone > 0 {
-        text.push_str(&format!(" of {} more that have left", run.lines.gone));
+        text.push_str(&format!(", {} older ones have left", run.lines.gone));
     }
     if from > 0 {
         text.push_str(&format!(", {from} above"));

@@ -35,7 +35,7 @@ What the tool says goes to standard output as it comes, its `stderr` channel to
 standard error. The result goes to standard output too, unless the tool
 streams: then it stands on standard error. A command that `bash` ran to its end
 completed, whatever its exit code: that is the result. Ctrl-C cancels the call,
-also while it is delayed.";
+also while it is delayed; a call whose terminal is closed goes on.";
 
 /// Call a tool and see its output as it comes
 #[derive(Debug, clap::Args)]

@@ -1,13 +1,14 @@
 //! Usage errors, for people or, with `-o json`, for programs.
 
 use std::ffi::OsString;
+use std::io::Write as _;
 use std::process::ExitCode;
 
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{Command, CommandFactory as _};
 
 use crate::args::Cli;
-use crate::exit::Failure;
+use crate::exit::{Exit, Failure};
 use crate::terminal::Terminal;
 use crate::terminal::{Color, Output};
 
@@ -19,6 +20,13 @@ pub(crate) fn report(error: clap::Error) -> ExitCode {
         let failure = Failure::Usage(message(&error));
         Terminal::new(output, Color::Never).failure(&failure);
         return failure.exit().into();
+    }
+    if error.kind() == ErrorKind::MissingSubcommand {
+        let mut root = Cli::command();
+        root.build();
+        // Failures are ignored: there is nowhere to report them.
+        drop(write!(std::io::stderr(), "{}", command_of(&mut root, &arguments).render_help()));
+        return ExitCode::from(Exit::Refused.code());
     }
     with_usage(error, &arguments).exit()
 }

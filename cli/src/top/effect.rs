@@ -60,6 +60,8 @@ pub(super) struct Fleet {
     pub(super) workers: Vec<v1::Worker>,
     pub(super) pauses: Vec<v1::Pause>,
     pub(super) open: Vec<v1::ListedCall>,
+    /// Workers and pauses are for admins alone, and the user is none.
+    pub(super) is_forbidden: bool,
 }
 
 #[derive(Debug)]

@@ -123,12 +123,23 @@ async fn loaded(client: &Client, page: Page) -> Result<Loaded, Error> {
 }
 
 async fn fleet(client: &Client) -> Result<Fleet, Error> {
-    let (workers, pauses) = (client.workers(String::new()).await?, client.paused().await?);
+    let workers = permitted(client.workers(String::new()).await)?;
+    let pauses = permitted(client.paused().await)?;
+    let is_forbidden = workers.is_none();
     let mut open = Vec::new();
     for state in [v1::CallState::Running, v1::CallState::Accepted, v1::CallState::Queued] {
         open.extend(calls(client, state, ROWS_MAX).await?);
     }
-    Ok(Fleet { workers, pauses, open })
+    Ok(Fleet { workers: workers.unwrap_or_default(), pauses: pauses.unwrap_or_default(), open, is_forbidden })
+}
+
+/// `None` if the user lacks the role for it.
+fn permitted<T>(answer: Result<T, Error>) -> Result<Option<T>, Error> {
+    match answer {
+        Ok(answer) => Ok(Some(answer)),
+        Err(Error::Refused(status)) if status.code() == Code::PermissionDenied => Ok(None),
+        Err(error) => Err(error),
+    }
 }
 
 async fn calls(client: &Client, state: v1::CallState, most: usize) -> Result<Vec<v1::ListedCall>, Error> {

@@ -94,6 +94,8 @@ pub(super) struct Data {
     /// Calls that are running, and calls that wait for a worker.
     pub(super) open: Vec<v1::ListedCall>,
     pub(super) failed: Vec<v1::ListedCall>,
+    /// Workers and pauses are not shown to the user.
+    pub(super) is_forbidden: bool,
 }
 
 impl Data {
@@ -146,6 +148,15 @@ pub(super) struct PoolRow {
     /// When the call that has been waiting longest was accepted.
     pub(super) oldest: Option<u64>,
     pub(super) pause: Option<v1::Pause>,
+    /// It is known to have no worker.
+    pub(super) is_empty: bool,
+}
+
+impl PoolRow {
+    /// Whether calls wait for a worker that does not live.
+    pub(super) fn is_lost(&self) -> bool {
+        self.is_empty && self.waiting > 0
+    }
 }
 
 /// A call that was explained, for the inbox and for the answer to "why".
@@ -320,7 +331,8 @@ impl State {
                 pool(name, &|row| row.pause = Some(pause.clone()));
             }
         }
-        pools.into_values().collect()
+        let is_forbidden = self.data.is_forbidden;
+        pools.into_values().map(|row| PoolRow { is_empty: row.workers == 0 && !is_forbidden, ..row }).collect()
     }
 
     /// The keys of the rows of the page, in their order.

@@ -66,6 +66,7 @@ fn loaded() -> Loaded {
             workers: vec![worker],
             pauses: Vec::new(),
             open: vec![listed("run_2", "bash", v1::CallState::Running), listed("run_3", "bash", v1::CallState::Queued)],
+            is_forbidden: false,
         }),
     }
 }
@@ -354,6 +355,17 @@ fn a_pool_is_paused_with_a_reason_and_a_worker_is_drained() {
 }
 
 #[test]
+fn a_user_who_may_not_see_workers_sees_everything_else() {
+    let mut state = console();
+    let open = loaded().fleet.unwrap_or_default().open;
+    let fleet = Some(Fleet { open, is_forbidden: true, ..Fleet::default() });
+    update(&mut state, Event::Loaded(Box::new(Loaded { fleet, ..loaded() })));
+    assert_shows(&state, "only admins see workers");
+    assert_shows(&state, "waiting        1, the oldest 4 s");
+    assert!(!screen(&state).iter().any(|row| row.contains("no worker")), "it is not known");
+}
+
+#[test]
 fn what_the_coordinator_refuses_is_shown() {
     let mut state = console();
     update(&mut state, Event::Done(Err("caller X lacks the role `approve`".to_owned())));
@@ -377,7 +389,7 @@ fn hostile() -> Vec<State> {
     let worker_id = HOSTILE.to_owned();
     let worker =
         v1::Worker { worker_id, pool: HOSTILE.to_owned(), release: HOSTILE.to_owned(), ..v1::Worker::default() };
-    all.fleet = Some(Fleet { workers: vec![worker], pauses: vec![pause], open: Vec::new() });
+    all.fleet = Some(Fleet { workers: vec![worker], pauses: vec![pause], ..Fleet::default() });
     all.counts.tools = vec![v1::ToolCallCount { tool: HOSTILE.to_owned(), state: 0, count: 1 }];
     let mut state = State::new(HOSTILE.to_owned(), NOW);
     update(&mut state, Event::Loaded(Box::new(all)));

@@ -126,8 +126,9 @@ fn loaded_page(state: &mut State, loaded: Loaded) -> Vec<Effect> {
     data.runs = runs.unwrap_or_else(|| std::mem::take(&mut data.runs));
     data.inbox = inbox.unwrap_or_else(|| std::mem::take(&mut data.inbox));
     data.failed = failed.unwrap_or_else(|| std::mem::take(&mut data.failed));
-    if let Some(Fleet { workers, pauses, open }) = fleet {
+    if let Some(Fleet { workers, pauses, open, is_forbidden }) = fleet {
         (data.workers, data.pauses, data.open) = (workers, pauses, open);
+        data.is_forbidden = is_forbidden;
     }
     state.sample();
     let effects = explain_selected(state);

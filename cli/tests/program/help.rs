@@ -204,3 +204,12 @@ fn errors_are_json_for_programs() {
     assert_eq!(error["error"]["reason"], "UNREACHABLE");
     assert_eq!(error["error"]["exit_code"], 5);
 }
+
+#[test]
+fn a_group_of_commands_alone_shows_its_help() {
+    let ended = run(["runs"]);
+    assert_eq!((ended.code(), ended.stdout().as_str()), (2, ""));
+    let text = ended.stderr();
+    assert!(text.contains("Usage: toolyard runs") && text.contains("watch") && !text.contains("error:"), "{text}");
+    assert_eq!(run(["runs", "-o", "json"]).code(), 2);
+}

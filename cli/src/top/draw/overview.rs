@@ -82,7 +82,10 @@ fn draw_fleet(frame: &mut Frame, area: Rect, state: &State, theme: Theme) {
     let draining = if draining == 0 { String::new() } else { format!(", {draining} draining") };
     let mut lines =
         vec![number("live", format!("{}, {}{draining}", workers.len(), counted(slots as usize, "slot")), theme)];
-    let lost = state.pools().into_iter().filter(|pool| pool.workers == 0 && pool.waiting > 0);
+    if state.data.is_forbidden {
+        lines = vec![Line::styled("only admins see workers", theme.dim())];
+    }
+    let lost = state.pools().into_iter().filter(|pool| pool.is_lost());
     lines.extend(lost.map(|pool| {
         let text = format!("{}: no worker, {} waiting", pool.name, counted(pool.waiting, "call"));
         Line::styled(visible(&text, CHARS_MAX), theme.bad())

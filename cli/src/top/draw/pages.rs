@@ -152,7 +152,7 @@ pub(super) fn fleet(frame: &mut Frame, area: Rect, state: &State, theme: Theme) 
             Constraint::Min(10),
         ],
         rows: rows.collect(),
-        empty: "no worker lives",
+        empty: if state.data.is_forbidden { "only admins see workers" } else { "no worker lives" },
     }
     .draw(frame, area, state, theme);
 }
@@ -164,7 +164,7 @@ fn pool_row<'a>(pool: &PoolRow, state: &State, theme: Theme) -> Row<'a> {
             let why = if pause.reason.is_empty() { String::new() } else { format!(": {}", pause.reason) };
             (format!("paused{by}{why}"), theme.asking())
         }
-        (None, _) if pool.workers == 0 => ("no worker lives".to_owned(), theme.bad()),
+        (None, _) if pool.is_empty => ("no worker lives".to_owned(), theme.bad()),
         (None, Some(oldest)) => (format!("oldest waits {}", since(state, Some(oldest))), Style::new()),
         (None, None) => (String::new(), Style::new()),
     };

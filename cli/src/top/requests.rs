@@ -21,6 +21,8 @@ const LOAD_LIMIT: Duration = Duration::from_secs(5);
 const FOLLOW_PAUSE: Duration = Duration::from_secs(1);
 /// Rows of a page.
 const ROWS_MAX: usize = 500;
+/// Runs of which the overview takes the times of tools: it is loaded each second.
+const TIMED_MAX: usize = 100;
 /// Failures on the overview.
 const FAILED_MAX: usize = 20;
 const REASON: &str = "cancelled in toolyard top";
@@ -106,7 +108,7 @@ async fn loaded(client: &Client, page: Page) -> Result<Loaded, Error> {
     match tab {
         Tab::Overview => {
             loaded.fleet = Some(fleet(client).await?);
-            loaded.runs = Some(client.list_runs(v1::ListRunsRequest::default(), ROWS_MAX).await?.0);
+            loaded.runs = Some(client.list_runs(v1::ListRunsRequest::default(), TIMED_MAX).await?.0);
             loaded.failed = Some(calls(client, v1::CallState::Failed, FAILED_MAX).await?);
         }
         Tab::Runs => {

@@ -21,7 +21,7 @@ const LOAD_LIMIT: Duration = Duration::from_secs(5);
 const FOLLOW_PAUSE: Duration = Duration::from_secs(1);
 /// Rows of a page.
 const ROWS_MAX: usize = 500;
-/// Runs of which the overview takes the times of tools: it is loaded each second.
+/// Runs whose calls give the overview the times of tools: it is loaded each second.
 const TIMED_MAX: usize = 100;
 /// Failures on the overview.
 const FAILED_MAX: usize = 20;

@@ -5,8 +5,9 @@ use clap::{Args, Parser, Subcommand};
 use crate::server::Server;
 use crate::terminal::{Color, Output};
 use crate::{
-    backup, call, calls, demo, dev, doctor, inbox, index, json, key, log, model, nats_config, nats_keys, objects,
-    parked, pause, plan, queues, runs, schedules, serve, submit, tools, webhooks, why, workers,
+    backup, call, calls, completions, context, demo, dev, doctor, inbox, index, json, key, log, model, nats_config,
+    nats_keys, objects, open, parked, pause, plan, queues, runs, schedules, serve, submit, tail, tools, top, webhooks,
+    why, workers,
 };
 
 const EXAMPLES: &str = "\
@@ -36,7 +37,7 @@ pub(crate) struct Cli {
 pub(crate) struct Global {
     #[command(flatten)]
     pub(crate) door: Server,
-    /// For people, or one JSON object a line for programs (`toolyard --help` describes them)
+    /// The form of the output: for people, or for programs (`toolyard --help` describes the JSON)
     #[arg(short, long, value_enum, default_value_t, global = true)]
     pub(crate) output: Output,
     /// When to colour; auto: on a terminal, unless NO_COLOR is set
@@ -50,10 +51,14 @@ pub(crate) enum Command {
     Dev(dev::Args),
     Model(model::Args),
     Call(call::Args),
+    Run(Box<runs::Create>),
+    Top(top::Args),
     #[command(subcommand)]
     Tools(tools::Command),
     #[command(subcommand)]
     Runs(runs::Command),
+    Tail(tail::Args),
+    Open(open::Args),
     #[command(subcommand)]
     Schedules(schedules::Command),
     #[command(subcommand)]
@@ -89,6 +94,10 @@ pub(crate) enum Command {
     Restore(backup::Restore),
     Coordinator(Box<serve::CoordinatorArgs>),
     Worker(Box<serve::WorkerArgs>),
+    #[command(subcommand)]
+    Context(context::Command),
+    Completions(completions::Completions),
+    Man(completions::Man),
 }
 
 #[cfg(test)]

@@ -13,6 +13,7 @@ use crate::exit::{Exit, Failure};
 use crate::json::Object;
 use crate::log::{connect, readable};
 use crate::terminal::Terminal;
+use crate::words::meter;
 
 const BACKUP_EXAMPLES: &str = "\
 Examples:
@@ -36,7 +37,7 @@ With -o json it writes a line for each stream: {stream, messages, bytes}.";
 const MANIFEST: &str = "backup.json";
 const VERSION: u32 = 1;
 /// How often progress is shown.
-const PROGRESS: Duration = Duration::from_secs(1);
+const PROGRESS: Duration = Duration::from_millis(200);
 
 /// Copy everything that the broker stores into a folder, as the operator
 #[derive(Debug, clap::Args)]
@@ -156,6 +157,7 @@ fn wrong(path: &Path, reason: &dyn std::fmt::Display) -> Failure {
 
 fn tell(copied: &Copied, terminal: &Terminal) -> Result<(), Failure> {
     let Copied { stream, messages, bytes, .. } = copied;
+    terminal.end_progress();
     if terminal.is_json() {
         let told = Object::default().field("stream", stream);
         return terminal.object(&told.field("messages", *messages).field("bytes", *bytes));
@@ -163,7 +165,7 @@ fn tell(copied: &Copied, terminal: &Terminal) -> Result<(), Failure> {
     terminal.line(&format!("{stream}: {messages} messages, {}", readable(*bytes)))
 }
 
-/// The progress of copying a stream, printed now and then if it takes long.
+/// The progress of copying a stream, shown to a person.
 struct Progress<'a> {
     stream: &'a str,
     of: u64,
@@ -179,9 +181,10 @@ impl<'a> Progress<'a> {
 
     fn add(&mut self, bytes: usize) {
         self.bytes += u64::try_from(bytes).unwrap_or(0);
-        if self.told.elapsed() >= PROGRESS && !self.terminal.is_json() {
+        if self.told.elapsed() >= PROGRESS {
             self.told = Instant::now();
-            self.terminal.note(&format!("{}: {} of {}", self.stream, readable(self.bytes), readable(self.of)));
+            let (meter, of) = (meter(self.bytes, self.of), readable(self.of));
+            self.terminal.progress(&format!("{meter} {}: {} of {of}", self.stream, readable(self.bytes)));
         }
     }
 }

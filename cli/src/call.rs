@@ -1,5 +1,6 @@
 //! `toolyard call`: one call, as if the tool were a program here, or the calls in a file.
 
+use proto::v1::content::Body;
 use proto::v1::run_event::Event;
 use proto::{Reason, v1};
 use run::ToolName;
@@ -23,6 +24,7 @@ Examples:
   toolyard call get_current_time time_zone=Asia/Shanghai
   toolyard call bash command='make 2>&1' timeout_s=60 --timeout 90
   toolyard call bash command=@build.sh
+  toolyard call bash --exit-status command='test -f Cargo.toml' && echo yes
   toolyard call bash command='make clean' --delay 10m --detach
   toolyard call --calls calls.json --running-max 2
   toolyard call grep --json '{\"pattern\": \"TODO\", \"glob\": \"*.rs\"}'
@@ -33,7 +35,7 @@ What the tool says goes to standard output as it comes, its `stderr` channel to
 standard error. The result goes to standard output too, unless the tool
 streams: then it stands on standard error. A command that `bash` ran to its end
 completed, whatever its exit code: that is the result. Ctrl-C cancels the call,
-also while it is delayed.";
+also while it is delayed; a call whose terminal is closed goes on.";
 
 /// Call a tool and see its output as it comes
 #[derive(Debug, clap::Args)]
@@ -60,8 +62,8 @@ pub(crate) struct Args {
     /// Do not execute it before this has passed, as 30s, 10m or 2h, by this machine's clock
     #[arg(long, value_name = "SPAN", value_parser = span)]
     delay: Option<std::time::Duration>,
-    /// By when the call has ended, its time in the queue included; counted from the end of a delay [default: 24 h from
-    /// now]
+    /// By when the call has ended, as 90, 90s or 10m, its time in the queue included; counted from the end of a delay
+    /// [default: 24 h from now]
     #[arg(long, value_name = "SECONDS", value_parser = seconds)]
     timeout: Option<std::time::Duration>,
     /// By when a worker has taken it up; counted from the end of a delay [default: no such deadline]
@@ -87,7 +89,14 @@ pub(crate) struct Args {
     /// An id of your own: the same call under the same id is executed once, however often it is sent
     #[arg(long, value_name = "ID")]
     request_id: Option<String>,
+    /// End with the exit code of the program that the call ran, as bash and powershell do; 128 and its number if a
+    /// signal ended it. 255 if the call did not complete, or its result has no exit code
+    #[arg(long, conflicts_with_all = ["calls", "detach"])]
+    exit_status: bool,
 }
+
+/// The exit code with `--exit-status` of a call that ran no program to its end.
+const NO_STATUS: u8 = 255;
 
 /// Options of one call that is typed.
 const OF_ONE: [&str; 8] = ["json", "context", "not_before", "delay", "timeout", "queue_timeout", "no_wait", "approval"];
@@ -123,6 +132,9 @@ pub(crate) struct RunOptions {
     /// The priority of its calls among those of its tenant that wait in the same pool
     #[arg(long, value_enum)]
     priority: Option<Priority>,
+    /// Metadata of each of its calls, which hooks, webhooks and tools receive
+    #[arg(long, value_name = "KEY=VALUE", value_parser = metadata)]
+    metadata: Vec<(String, String)>,
 }
 
 /// The priority of calls.
@@ -143,6 +155,11 @@ impl Priority {
     }
 }
 
+fn metadata(text: &str) -> Result<(String, String), String> {
+    let (key, value) = text.split_once('=').ok_or_else(|| "write KEY=VALUE".to_owned())?;
+    Ok((key.to_owned(), value.to_owned()))
+}
+
 fn file(text: &str) -> Result<v1::RunFile, String> {
     let (name, object) = text.rsplit_once('=').ok_or_else(|| "write NAME=OBJECT".to_owned())?;
     Ok(v1::RunFile { tool: "_all".to_owned(), name: name.to_owned(), object_id: object.to_owned() })
@@ -151,7 +168,11 @@ fn file(text: &str) -> Result<v1::RunFile, String> {
 impl RunOptions {
     /// Gives the options to a run, beside those that it has.
     pub(crate) fn give_to(self, mut run: v1::CreateRunRequest) -> v1::CreateRunRequest {
-        let Self { no_store, no_execute, fail_fast, approve, tenant, attach, file, running_max, priority } = self;
+        let Self { no_store, no_execute, fail_fast, approve, tenant, attach, file, running_max, priority, metadata } =
+            self;
+        for (key, value) in metadata {
+            run.calls.iter_mut().for_each(|call| drop(call.metadata.insert(key.clone(), value.clone())));
+        }
         run.store = if no_store { Some(false) } else { run.store };
         run.execute = if no_execute { Some(false) } else { run.execute };
         run.fail_fast |= fail_fast;
@@ -171,8 +192,12 @@ impl RunOptions {
     }
 }
 
+/// A number of seconds, or a span such as 10m.
 pub(crate) fn seconds(text: &str) -> Result<std::time::Duration, String> {
-    let seconds: f64 = text.parse().map_err(|_| "give a number of seconds".to_owned())?;
+    if let Ok(span) = span(text) {
+        return Some(span).filter(|span| !span.is_zero()).ok_or_else(|| "give a time above zero".to_owned());
+    }
+    let seconds: f64 = text.parse().map_err(|_| "give a number of seconds, or a span as 10m".to_owned())?;
     match std::time::Duration::try_from_secs_f64(seconds) {
         Ok(timeout) if !timeout.is_zero() => Ok(timeout),
         Ok(_) | Err(_) => Err("give a number of seconds above zero".to_owned()),
@@ -183,7 +208,7 @@ pub(crate) async fn run(mut args: Args, door: &Server, terminal: &Terminal) -> R
     let answers = if terminal.has_person() { Answers::Person(Keyboard::default()) } else { Answers::Elsewhere };
     let hints = matches!(answers, Answers::Elsewhere);
     let (options, detach, shown) = (std::mem::take(&mut args.options), args.detach, args.shown);
-    let request_id = args.request_id.take();
+    let (request_id, exit_status) = (args.request_id.take(), args.exit_status);
     let (client, run, view) = match args.calls.take() {
         Some(path) => {
             let run = files::run(&path)?;
@@ -200,7 +225,32 @@ pub(crate) async fn run(mut args: Args, door: &Server, terminal: &Terminal) -> R
     }
     let show = Show::new(terminal, view, shown);
     let followed = Follow::new(&client, show, answers).until_end(watch, &mut interrupts).await?;
-    Ok(exit_of(&followed))
+    Ok(if exit_status { status_of(&followed) } else { exit_of(&followed) })
+}
+
+/// How the program of the only call ended.
+fn status_of(followed: &Followed) -> Exit {
+    if followed.interrupted {
+        return Exit::Interrupted;
+    }
+    let call = followed.tally.calls.iter().find(|call| !call.is_question);
+    let outcome = call.and_then(|call| call.outcome.as_ref());
+    let completed = outcome.filter(|outcome| outcome.state() == v1::CallState::Completed);
+    Exit::Program(completed.and_then(|outcome| program_status(&outcome.result)).unwrap_or(NO_STATUS))
+}
+
+/// The exit code in the result of a tool that runs a program: `{"exit_code":3}` or `{"signal":9}`.
+fn program_status(result: &[v1::Content]) -> Option<u8> {
+    let parse = |content: &v1::Content| match &content.body {
+        Some(Body::Json(text) | Body::Text(text)) => serde_json::from_str::<serde_json::Value>(text).ok(),
+        Some(Body::Object(_) | Body::Data(_)) | None => None,
+    };
+    let found = result.iter().rev().filter_map(parse).find_map(|value| {
+        let number = |name: &str| value.get(name).and_then(serde_json::Value::as_i64);
+        number("exit_code").or_else(|| number("signal").map(|signal| 128 + signal))
+    });
+    // A shell reports the lowest byte, too.
+    found.map(|code| code.to_le_bytes()[0])
 }
 
 /// The run of the call that was typed, and how its output is shown.
@@ -292,4 +342,17 @@ pub(crate) fn exit_of(followed: &Followed) -> Exit {
         | None => Exit::Failed,
     });
     exits.find(|exit| *exit != Exit::Completed).unwrap_or(Exit::Completed)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_exit_code_of_a_program_stands_in_the_result() {
+        let of = |text: &str| program_status(&[Body::Json(text.to_owned()).into()]);
+        assert_eq!([of(r#"{"exit_code":0}"#), of(r#"{"exit_code":3}"#)], [Some(0), Some(3)]);
+        assert_eq!(of(r#"{"signal":9}"#), Some(137));
+        assert_eq!([of(r#"{"answer":1}"#), of("[1]"), of("no JSON")], [None, None, None]);
+    }
 }

@@ -7,7 +7,7 @@ use proto::v1;
 use crate::bulk::{Bulk, confirm, needs_yes};
 use crate::exit::{Exit, Failure};
 use crate::inbox::{self, Approve, Reject};
-use crate::list::{LIMIT, ago, call_line, columns, named, span, tell_coverage};
+use crate::list::{LIMIT, ago, call_table, named, span, tell_coverage};
 use crate::server::Server;
 use crate::terminal::Terminal;
 use crate::words::{counted, harmless};
@@ -24,6 +24,7 @@ Examples:
 /// Find calls of all runs, cancel them, approve or reject them
 #[derive(Debug, clap::Subcommand)]
 pub(crate) enum Command {
+    #[command(alias = "list")]
     Ls(Ls),
     Cancel(Cancel),
     Approve(Approve),
@@ -178,8 +179,7 @@ async fn list(client: &Client, args: Ls, terminal: &Terminal) -> Result<Exit, Fa
     } else if calls.is_empty() {
         terminal.note("no such call");
     } else {
-        let lines: Vec<[String; 5]> = calls.iter().map(call_line).collect();
-        columns(&lines, terminal)?;
+        call_table(&calls, terminal)?;
     }
     tell_coverage(coverage, terminal);
     Ok(Exit::Completed)

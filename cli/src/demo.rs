@@ -4,7 +4,7 @@ use std::net::Ipv4Addr;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use coordinator::Webhooks;
+use coordinator::{ApiOptions, Webhooks};
 use hooks::Hooks;
 use proto::v1;
 use sandbox::Wanted;
@@ -56,7 +56,11 @@ pub(crate) async fn run(args: Args, terminal: &Terminal) -> Result<Exit, Failure
     let sandbox = Wanted::default();
     let options = yard::Options {
         listen,
-        open_to_all: false,
+        api: ApiOptions::default(),
+        admin: None,
+        redis_url: None,
+        redis_ca: None,
+        server: Server::default(),
         nats_port,
         data_dir,
         root,
@@ -72,7 +76,7 @@ pub(crate) async fn run(args: Args, terminal: &Terminal) -> Result<Exit, Failure
         yard = Yard::start(options) => yard?,
         () = interrupts.next() => return Err(Failure::Interrupted),
     };
-    let door = Server::at(yard.url());
+    let door = Server::default().at(yard.url());
     let followed = tokio::select! {
         followed = show(&door, answers, &mut interrupts, terminal) => followed,
         ended = yard.ended() => Err(ended.into()),

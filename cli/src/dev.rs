@@ -6,9 +6,13 @@ use std::path::{Path, PathBuf};
 use clap::builder::{PossibleValuesParser, TypedValueParser as _};
 use sandbox::Wanted;
 
+use coordinator::ApiOptions;
+
 use crate::exit::{Exit, Failure};
 use crate::interrupts::Interrupts;
 use crate::json::Object;
+use crate::serve::TlsArgs;
+use crate::server::Server;
 use crate::terminal::{Paint, Terminal};
 use crate::words::duration;
 use crate::yard::{self, BrokerPort, Ended, Yard};
@@ -22,6 +26,8 @@ Examples:
   toolyard dev
   toolyard dev --root ~/src/project --data-dir ~/.local/share/toolyard
   toolyard dev --listen 127.0.0.1:0 -o json
+  toolyard dev --auth callers.toml --key-file ops.key
+  toolyard dev --redis-url redis://127.0.0.1:6379 --admin-listen 127.0.0.1:9464
 
 nats-server is taken from PATH, else fetched once into the cache. Once all is
 up it says where; with -o json as {url, nats_url, data_dir, root}. The first
@@ -65,10 +71,28 @@ pub(crate) struct Args {
     #[arg(long, env = "TOOLYARD_SANDBOX", value_name = "LEVEL", default_value = "none")]
     #[arg(value_parser = PossibleValuesParser::new(Wanted::NAMES).try_map(|name| name.parse::<Wanted>()))]
     sandbox: Wanted,
+    /// The file of callers and their permissions (docs/howto/security.md). Tools that call the fleet are hosted if
+    /// --key-file names the key of a caller, too
+    #[arg(long, env = "TOOLYARD_AUTH", value_name = "FILE")]
+    auth: Option<PathBuf>,
+    #[command(flatten)]
+    tls: TlsArgs,
+    /// The address of the coordinator's admin port (HTTP): /livez, /readyz, /metrics, /stats [default: no admin port]
+    #[arg(long, env = "TOOLYARD_ADMIN_LISTEN", value_name = "ADDR")]
+    admin_listen: Option<SocketAddr>,
+    /// The Redis or Valkey server of the index of runs, rediss:// for TLS [default: the index is in memory]
+    #[arg(long, env = "TOOLYARD_REDIS_URL", value_name = "URL", hide_env_values = true)]
+    redis_url: Option<String>,
+    /// The file of the authorities (PEM) of its certificate, for rediss://
+    #[arg(long, env = "TOOLYARD_REDIS_CA", value_name = "FILE", requires = "redis_url")]
+    redis_ca: Option<PathBuf>,
 }
 
-pub(crate) async fn run(args: Args, terminal: &Terminal) -> Result<Exit, Failure> {
-    let Args { nats_port, listen, open_to_all, root, data_dir, slots, hooks, webhooks, agents, sandbox } = args;
+pub(crate) async fn run(args: Args, server: &Server, terminal: &Terminal) -> Result<Exit, Failure> {
+    let Args { nats_port, listen, open_to_all, root, data_dir, slots, hooks, webhooks, agents, sandbox, .. } = args;
+    let Args { auth, tls, admin_listen, redis_url, redis_ca, .. } = args;
+    let api = ApiOptions { open_to_all, callers: auth, tls: tls.files(), ..ApiOptions::default() };
+    let is_guarded = api.callers.is_some();
     let hooks = crate::serve::read_hooks(hooks.as_deref())?;
     let webhooks = crate::serve::read_webhooks(webhooks.as_deref())?;
     let agents = agents.as_deref().map(agents::Agents::read).transpose()?;
@@ -77,7 +101,11 @@ pub(crate) async fn run(args: Args, terminal: &Terminal) -> Result<Exit, Failure
     let root = root.canonicalize().unwrap_or(root);
     let options = yard::Options {
         listen,
-        open_to_all,
+        api,
+        admin: admin_listen,
+        redis_url,
+        redis_ca,
+        server: server.clone(),
         nats_port,
         data_dir,
         root: root.clone(),
@@ -99,7 +127,13 @@ pub(crate) async fn run(args: Args, terminal: &Terminal) -> Result<Exit, Failure
         terminal.write(announcement(&yard, &root, keeps, terminal.paint()).as_bytes())?;
     }
     let listens = yard.address();
-    if !listens.ip().is_loopback() {
+    if let Some(admin) = admin_listen.filter(|_| !terminal.is_json()) {
+        terminal.note(&format!("the admin port is at http://{admin}: /livez, /readyz, /metrics, /stats"));
+    }
+    if is_guarded && !server.has_credentials() {
+        terminal.note("commands need --key-file; without it here, tools that call the fleet are not hosted");
+    }
+    if !listens.ip().is_loopback() && !is_guarded {
         terminal.note(&format!("whoever reaches {listens} can run commands here as you"));
     }
 

@@ -9,7 +9,7 @@ use crate::exit::{Exit, Failure};
 use crate::json::Object;
 use crate::list::{ago, span};
 use crate::terminal::Terminal;
-use crate::words::harmless;
+use crate::words::{harmless, meter};
 use client::Client;
 
 const EXAMPLES: &str = "\
@@ -25,7 +25,7 @@ read again. Only admins may do this.";
 /// The pause before the log is looked through once more for runs that are not erased yet.
 const WAIT_PAUSE: Duration = Duration::from_secs(1);
 /// How often progress is shown.
-const PROGRESS: Duration = Duration::from_secs(1);
+const PROGRESS: Duration = Duration::from_millis(200);
 
 /// Erase the runs of a tenant, or one run: output, arguments, results, objects
 #[derive(Debug, clap::Args)]
@@ -107,12 +107,13 @@ async fn through_the_log(
         count.matched += part.matched;
         count.requested += part.requested;
         if part.next_page_token.is_empty() {
+            terminal.end_progress();
             return Ok(count);
         }
         request.page_token = part.next_page_token;
-        if told.elapsed() >= PROGRESS && !terminal.is_json() {
+        if told.elapsed() >= PROGRESS {
             told = Instant::now();
-            terminal.note(&progress(count.matched, &request.page_token));
+            terminal.progress(&progress(count.matched, &request.page_token));
         }
     }
 }
@@ -122,10 +123,9 @@ async fn through_the_log(
 fn progress(matched: u64, token: &str) -> String {
     let share = token.split_once('-').and_then(|(at, end)| {
         let (at, end) = (at.parse::<u64>().ok()?, end.parse::<u64>().ok()?);
-        Some(at.saturating_mul(100) / end.max(1))
+        Some(format!("{} of the log: ", meter(at, end)))
     });
-    let share = share.map(|share| format!(", {share} % of the log")).unwrap_or_default();
-    format!("{} so far{share}", runs(matched))
+    format!("{}{} so far", share.unwrap_or_default(), runs(matched))
 }
 
 fn tell(count: Count, dry_run: bool, waited: bool, terminal: &Terminal) -> Result<Exit, Failure> {
@@ -190,7 +190,7 @@ mod tests {
 
     #[test]
     fn progress_tells_how_much_of_the_log_was_looked_through() {
-        assert_eq!(progress(3, "50-200"), "3 runs so far, 25 % of the log");
+        assert_eq!(progress(3, "50-200"), "█████░░░░░░░░░░░░░░░  25 % of the log: 3 runs so far");
         assert_eq!(progress(1, "of a newer coordinator"), "1 run so far");
     }
 }

@@ -7,18 +7,35 @@ use client::{Code, Status, reason, reason_code};
 
 /// The exit codes. Scripts rely on them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[repr(u8)]
 pub(crate) enum Exit {
-    Completed = 0,
-    Failed = 1,
-    Refused = 2,
-    Cancelled = 3,
-    Expired = 4,
-    Unreachable = 5,
+    Completed,
+    Failed,
+    Refused,
+    Cancelled,
+    Expired,
+    Unreachable,
     /// As a shell reports a program that ended with SIGINT.
-    Interrupted = 130,
+    Interrupted,
     /// As a shell reports a program that ended with SIGPIPE.
-    PipeClosed = 141,
+    PipeClosed,
+    /// The exit code of the program that the call ran.
+    Program(u8),
+}
+
+impl Exit {
+    pub(crate) fn code(self) -> u8 {
+        match self {
+            Self::Completed => 0,
+            Self::Failed => 1,
+            Self::Refused => 2,
+            Self::Cancelled => 3,
+            Self::Expired => 4,
+            Self::Unreachable => 5,
+            Self::Interrupted => 130,
+            Self::PipeClosed => 141,
+            Self::Program(code) => code,
+        }
+    }
 }
 
 pub(crate) const HELP: &str = "\
@@ -33,7 +50,7 @@ Exit codes:
 
 impl From<Exit> for ExitCode {
     fn from(exit: Exit) -> Self {
-        Self::from(exit as u8)
+        Self::from(exit.code())
     }
 }
 

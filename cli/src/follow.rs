@@ -1,5 +1,7 @@
 //! Follows a run to its end: shows its output, sees to it that the client's calls are answered, cancels on Ctrl-C.
 
+use std::time::Duration;
+
 use proto::Reason;
 use proto::v1;
 use proto::v1::run_event::Event;
@@ -14,6 +16,8 @@ use crate::story::{Story, named};
 use crate::tally::{CallTally, Tally};
 use crate::terminal::Terminal;
 use crate::words::harmless;
+use tokio::time::{Instant, sleep_until};
+
 use client::{Client, Nested, NestedWatch, Place, Watch, reason};
 
 /// How a run's output is shown.
@@ -93,7 +97,7 @@ impl<'a> Show<'a> {
                 let pieces = plain.tell(event, tally);
                 self.pieces(pieces)
             }
-            View::Json if self.children.is_some() => self.terminal.line(&placed(&tally.run_id, None, event)),
+            View::Json if self.children.is_some() => self.terminal.json(&placed(&tally.run_id, None, event)),
             View::Json => self.terminal.message(event),
         }
     }
@@ -122,7 +126,7 @@ impl<'a> Show<'a> {
     pub(crate) fn below(&mut self, place: &Place, event: &v1::RunEvent, tally: &Tally) -> Result<(), Failure> {
         let Some(children) = &mut self.children else { return Ok(()) };
         if matches!(self.view, View::Json) {
-            return self.terminal.line(&placed(&place.run_id, Some(place), event));
+            return self.terminal.json(&placed(&place.run_id, Some(place), event));
         }
         let text = children.tell(place, event, tally);
         self.beside(&text)
@@ -213,8 +217,15 @@ pub(crate) struct Follow<'a> {
     answered: Vec<String>,
     /// The question that the user is being asked.
     asking: Option<Question>,
+    /// When the reason is looked up why no call begins.
+    explain_at: Option<Instant>,
     interrupted: bool,
 }
+
+/// How long calls may wait before the reason is shown.
+const WAIT_SHOWN: Duration = Duration::from_secs(1);
+/// The pause before it is shown again, if they still wait.
+const WAIT_SHOWN_AGAIN: Duration = Duration::from_secs(60);
 
 /// A run that has ended.
 #[derive(Debug)]
@@ -229,13 +240,15 @@ enum Step {
     Shown,
     Ended,
     Typed(Option<String>),
+    Waits,
     Interrupt,
 }
 
 impl<'a> Follow<'a> {
     pub(crate) fn new(client: &'a Client, show: Show<'a>, answers: Answers) -> Self {
         let (tally, answered, terminal) = (Tally::default(), Vec::new(), show.terminal);
-        Self { client, terminal, show, answers, tally, idle: false, answered, asking: None, interrupted: false }
+        let (asking, explain_at, interrupted) = (None, None, false);
+        Self { client, terminal, show, answers, tally, idle: false, answered, asking, explain_at, interrupted }
     }
 
     /// Follows the run until it has ended. An interrupt cancels it, a second one leaves at once.
@@ -245,6 +258,7 @@ impl<'a> Follow<'a> {
             let mut step = tokio::select! {
                 events = watch.next() => events?.map_or(Step::Ended, Step::Events),
                 line = typed(&mut self.answers), if self.asking.is_some() => Step::Typed(line),
+                () = reached(self.explain_at) => Step::Waits,
                 () = interrupts.next() => Step::Interrupt,
             };
             if let Step::Events(events) = step {
@@ -257,6 +271,10 @@ impl<'a> Follow<'a> {
                 match &mut step {
                     Step::Events(_) | Step::Shown | Step::Ended => self.answer().await,
                     Step::Typed(line) => self.typed(line.take()).await,
+                    Step::Waits => {
+                        self.explain_wait().await;
+                        Ok(())
+                    }
                     Step::Interrupt => Ok(()),
                 }
             };
@@ -267,7 +285,7 @@ impl<'a> Follow<'a> {
             }
             match step {
                 Step::Ended => return Ok(Followed { tally: self.tally, interrupted: self.interrupted }),
-                Step::Events(_) | Step::Shown | Step::Typed(_) => {}
+                Step::Events(_) | Step::Shown | Step::Typed(_) | Step::Waits => {}
                 Step::Interrupt => self.cancel(interrupts).await?,
             }
         }
@@ -291,6 +309,10 @@ impl<'a> Follow<'a> {
             self.tally.note(event);
             if let Some(Event::RunOpened(opened)) = &event.event {
                 crate::last::keep(&opened.run_id);
+                self.explain_at = Some(Instant::now() + WAIT_SHOWN).filter(|_| !self.terminal.is_json());
+            }
+            if self.tally.has_begun() {
+                self.explain_at = None;
             }
             if let Some(Event::CallEnded(ended)) = &event.event {
                 self.stop_asking(&ended.call_id);
@@ -301,6 +323,19 @@ impl<'a> Follow<'a> {
             }
         }
         Ok(())
+    }
+
+    /// Shows why no call begins: a person would wait for hours without knowing that no worker lives.
+    async fn explain_wait(&mut self) {
+        self.explain_at = None;
+        let Some(call) = self.tally.calls.iter().find(|call| !call.for_client) else { return };
+        let Ok(explained) = self.client.explain(&self.tally.run_id, &call.id).await else { return };
+        let state = explained.call.map_or(v1::CallState::Unspecified, |call| call.state());
+        if matches!(state, v1::CallState::Accepted | v1::CallState::Queued) {
+            let why = harmless(&explained.why);
+            self.terminal.note(&format!("waiting: {}", why.strip_prefix("waiting: ").unwrap_or(&why)));
+            self.explain_at = Some(Instant::now() + WAIT_SHOWN_AGAIN);
+        }
     }
 
     /// A call that was answered elsewhere or has expired is not asked about any more.
@@ -408,6 +443,14 @@ impl<'a> Follow<'a> {
     }
 }
 
+/// Waits until a moment; for ever without one.
+async fn reached(moment: Option<Instant>) {
+    match moment {
+        Some(moment) => sleep_until(moment).await,
+        None => std::future::pending().await,
+    }
+}
+
 async fn typed(answers: &mut Answers) -> Option<String> {
     match answers {
         Answers::Person(keyboard) => keyboard.line().await,
@@ -416,7 +459,7 @@ async fn typed(answers: &mut Answers) -> Option<String> {
 }
 
 /// A text as the client's answer, or why there is none.
-fn output(call_id: &str, answer: Result<String, String>) -> v1::ToolOutput {
+pub(crate) fn output(call_id: &str, answer: Result<String, String>) -> v1::ToolOutput {
     let (text, error) = match answer {
         Ok(text) => (Some(v1::content::Body::Text(text)), String::new()),
         Err(error) => (None, error),

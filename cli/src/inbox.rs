@@ -1,5 +1,6 @@
 //! `toolyard inbox`: calls that wait for a person, and decisions about calls that await approval.
 
+use std::collections::{BTreeSet, HashMap};
 use std::time::Duration;
 
 use proto::v1;
@@ -8,10 +9,12 @@ use proto::v1::call_decision::Decision;
 use crate::arguments;
 use crate::exit::{Exit, Failure};
 use crate::last::RunArg;
-use crate::list::{LIMIT, ago, call_line, columns, span, tell_coverage};
+use crate::list::{LIMIT, ago, call_names, call_row, span, table, tell_coverage};
 use crate::runs::show;
 use crate::server::Server;
 use crate::terminal::Terminal;
+use crate::why::only_call;
+use crate::words::{brief, harmless, indented};
 use client::Client;
 
 const EXAMPLES: &str = "\
@@ -61,10 +64,10 @@ pub(crate) struct Args {
 #[derive(Debug, clap::Args)]
 #[command(after_help = APPROVE_EXAMPLES)]
 pub(crate) struct Approve {
-    /// The run's id, or `last`: the run that you created last
+    /// The run's id, the beginning or the end of it, or `last`: the run that you created last
     run: RunArg,
-    /// The call's id
-    call: String,
+    /// The call's id; it may be left out if the run has one call
+    call: Option<String>,
     /// Execute it with these arguments instead of its own
     #[arg(long, value_name = "OBJECT")]
     json: Option<String>,
@@ -74,10 +77,10 @@ pub(crate) struct Approve {
 #[derive(Debug, clap::Args)]
 #[command(after_help = REJECT_EXAMPLES)]
 pub(crate) struct Reject {
-    /// The run's id, or `last`: the run that you created last
+    /// The run's id, the beginning or the end of it, or `last`: the run that you created last
     run: RunArg,
-    /// The call's id
-    call: String,
+    /// The call's id; it may be left out if the run has one call
+    call: Option<String>,
     /// Why, for the model
     #[arg(long, value_name = "TEXT", default_value = "", hide_default_value = true)]
     reason: String,
@@ -94,22 +97,61 @@ pub(crate) async fn run(args: Args, door: &Server, terminal: &Terminal) -> Resul
     } else if calls.is_empty() {
         terminal.note("nothing waits for anybody");
     } else {
-        columns(&calls.iter().map(call_line).collect::<Vec<_>>(), terminal)?;
+        let arguments = arguments_of(&client, &calls).await;
+        let rows = calls.iter().map(|listed| {
+            let mut row = call_row(listed, terminal);
+            let call = listed.call.as_ref().map_or("", |call| &call.call_id);
+            row.extend(arguments.get(&(listed.run_id.as_str(), harmless(call))).cloned());
+            row
+        });
+        let mut names = call_names(terminal);
+        names.push("ARGUMENTS");
+        table(&names, 2, rows.collect(), terminal)?;
     }
     tell_coverage(coverage, terminal);
     Ok(Exit::Completed)
+}
+
+/// The arguments of calls, shortened, by their runs and ids: a person decides about these.
+async fn arguments_of<'a>(client: &Client, calls: &'a [v1::ListedCall]) -> HashMap<(&'a str, String), String> {
+    let mut arguments = HashMap::new();
+    for run_id in calls.iter().map(|listed| listed.run_id.as_str()).collect::<BTreeSet<_>>() {
+        // A run that is erased meanwhile has none.
+        let Ok(run) = client.run(run_id).await else { continue };
+        arguments.extend(run.calls.into_iter().map(|call| {
+            let shown = brief(&harmless(&call.arguments));
+            ((run_id, harmless(&call.call_id)), shown)
+        }));
+    }
+    arguments
+}
+
+/// Shows what is approved, before it is.
+async fn show_arguments(client: &Client, run: &str, call_id: &str, json: Option<&str>, terminal: &Terminal) {
+    // A caller that may decide and not read sees the end alone.
+    let Ok(explained) = client.explain(run, call_id).await else { return };
+    let call = explained.call.unwrap_or_default();
+    let arguments = json.unwrap_or(&call.arguments);
+    terminal.note(&harmless(&format!("approving {} · {} with\n{}", call.tool, call.call_id, indented(arguments))));
 }
 
 pub(crate) async fn approve(client: &Client, args: Approve, terminal: &Terminal) -> Result<Exit, Failure> {
     let Approve { run, call, json } = args;
     // A value that is no JSON object is rejected here, with the option's name.
     arguments::parse_base(json.as_deref())?;
-    decide(client, run.id()?, call, Decision::Approve(v1::CallApproval { arguments: json }), terminal).await
+    let run = run.id(client).await?;
+    let call = only_call(client, &run, call).await?;
+    if !terminal.is_json() {
+        show_arguments(client, &run, &call, json.as_deref(), terminal).await;
+    }
+    decide(client, run, call, Decision::Approve(v1::CallApproval { arguments: json }), terminal).await
 }
 
 pub(crate) async fn reject(client: &Client, args: Reject, terminal: &Terminal) -> Result<Exit, Failure> {
     let Reject { run, call, reason } = args;
-    decide(client, run.id()?, call, Decision::Reject(v1::CallRejection { reason }), terminal).await
+    let run = run.id(client).await?;
+    let call = only_call(client, &run, call).await?;
+    decide(client, run, call, Decision::Reject(v1::CallRejection { reason }), terminal).await
 }
 
 async fn decide(

@@ -1,6 +1,7 @@
 //! `toolyard index`: counts runs and calls, compares the index with the log, and rebuilds it.
 
 use std::pin::pin;
+use std::time::Duration;
 
 use client::{Client, Status};
 use futures::TryStreamExt as _;
@@ -28,6 +29,7 @@ then {entries, runs, differences, complete}. Exit code 1: there are differences.
 const REBUILD_EXAMPLE: &str = "\
 Example:
   toolyard index rebuild
+  toolyard index rebuild --wait
 
 Runs go on meanwhile. `toolyard index count` tells when the index is complete.";
 
@@ -42,7 +44,11 @@ pub(crate) enum Command {
     Verify,
     /// Empty the index; it is rebuilt from the log
     #[command(after_help = REBUILD_EXAMPLE)]
-    Rebuild,
+    Rebuild {
+        /// Wait until the index is complete
+        #[arg(long)]
+        wait: bool,
+    },
 }
 
 pub(crate) async fn run(command: Command, door: &Server, terminal: &Terminal) -> Result<Exit, Failure> {
@@ -53,11 +59,31 @@ pub(crate) async fn run(command: Command, door: &Server, terminal: &Terminal) ->
             Ok(Exit::Completed)
         }
         Command::Verify => verify(&client, terminal).await,
-        Command::Rebuild => {
+        Command::Rebuild { wait } => {
             client.rebuild_index().await?;
             terminal.note("the index is empty, and is rebuilt from the log");
+            if wait {
+                until_complete(&client, terminal).await?;
+            }
             Ok(Exit::Completed)
         }
+    }
+}
+
+/// How often an index that is being rebuilt is looked at.
+const LOOK: Duration = Duration::from_millis(200);
+
+async fn until_complete(client: &Client, terminal: &Terminal) -> Result<(), Failure> {
+    loop {
+        let counts = client.counts().await?;
+        let runs = many(counts.runs.iter().map(|of| of.count).sum(), "run");
+        if counts.coverage.is_some_and(|coverage| coverage.complete) {
+            terminal.end_progress();
+            terminal.note(&format!("the index is complete: {runs}"));
+            return Ok(());
+        }
+        terminal.progress(&format!("{runs} so far"));
+        tokio::time::sleep(LOOK).await;
     }
 }
 
@@ -85,13 +111,17 @@ async fn verify(client: &Client, terminal: &Terminal) -> Result<Exit, Failure> {
         let Some(word) = words.try_next().await? else {
             return Err(Failure::Refused(Box::new(Status::internal("the comparison broke off"))));
         };
+        terminal.end_progress();
         if terminal.is_json() {
             terminal.message(&word)?;
         } else {
             let lines = word.differences.iter().map(|found| format!("{} {}", found.run_id, found.what));
             lines.into_iter().try_for_each(|line| terminal.line(&line))?;
         }
-        let Some(end) = &word.end else { continue };
+        let Some(end) = &word.end else {
+            terminal.progress(&format!("{} in {} compared", many(word.runs, "run"), many(word.entries, "message")));
+            continue;
+        };
         if !terminal.is_json() {
             let seen = format!("{} in a log of {}", many(word.runs, "run"), many(word.entries, "message"));
             let found = match end.differences {

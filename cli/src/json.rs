@@ -8,8 +8,8 @@ use serde_json::value::{RawValue, to_raw_value};
 pub(crate) const HELP: &str = "\
 JSON (-o json): one object a line. They are messages of the API in the form
 that they have over HTTP, with the fields that docs/openapi.json lists:
-  call, runs watch,      RunEvent: sequence, time, and one of run_opened,
-  demo                   calls_appended, run_closed, call_waiting,
+  call, run, runs watch, RunEvent: sequence, time, and one of run_opened,
+  runs logs, tail, demo  calls_appended, run_closed, call_waiting,
                          call_awaiting_approval, call_approved,
                          call_rejected, attempt_started, attempt_ended,
                          cancel_requested, cancel_delivered,
@@ -18,6 +18,7 @@ that they have over HTTP, with the fields that docs/openapi.json lists:
                          run_status_changed, run_ended;
                          --children adds run_id, depth, and for runs below
                          parent_run_id and parent_call_id;
+                         tail adds run_id;
                          demo adds {summary: {calls, calls_s, wall_s}}
   runs messages          the answer of GET /v1/runs/{run_id}/messages
   runs ls                RunSummary, one for each run
@@ -32,7 +33,9 @@ that they have over HTTP, with the fields that docs/openapi.json lists:
   a run
 Arguments, schemas and results in JSON are texts, so that numbers keep their
 digits. When the program itself fails it writes one object to standard error:
-{error: {reason, message, exit_code}}.";
+{error: {reason, message, exit_code}}. -o yaml writes the same objects as YAML
+documents. For people, -o wide adds columns and their names to lists, and
+-o name writes only ids or names, one a line; of a call that of its run, too.";
 
 /// A JSON object whose fields keep their order.
 #[derive(Debug, Default)]

@@ -59,7 +59,7 @@ pub(crate) async fn run(command: Command, door: &Server, terminal: &Terminal) ->
         }
         Command::Answer(Answer { run, call, lifetime }) => {
             let client = door.connect().await?;
-            let made = client.answer_token(run.id()?, call, lifetime.map(Duration::from_secs)).await?;
+            let made = client.answer_token(run.id(&client).await?, call, lifetime.map(Duration::from_secs)).await?;
             if terminal.is_json() {
                 let expires = made.expire_time.as_ref().map(ToString::to_string);
                 terminal.object(&Object::default().field("token", made.token).maybe("expires", expires))?;

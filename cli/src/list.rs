@@ -81,8 +81,37 @@ pub(crate) fn tell_coverage(coverage: Option<v1::IndexCoverage>, terminal: &Term
     }
 }
 
+/// Writes what is listed: the rows with aligned columns; with the names of the columns, or the first `keys` columns
+/// alone, as the user wants it.
+pub(crate) fn table(names: &[&str], keys: usize, rows: Vec<Vec<String>>, terminal: &Terminal) -> Result<(), Failure> {
+    if terminal.is_names() {
+        return rows.iter().try_for_each(|row| terminal.line(&row[..keys.min(row.len())].join(" ")));
+    }
+    let names = terminal.is_wide().then(|| names.iter().map(|name| (*name).to_owned()).collect());
+    let rows: Vec<Vec<String>> = names.into_iter().chain(rows).collect();
+    let width = |column: usize| {
+        rows.iter().filter_map(|row| row.get(column)).map(|cell| cell.chars().count()).max().unwrap_or_default()
+    };
+    let widths: Vec<usize> = (0..rows.iter().map(Vec::len).max().unwrap_or_default()).map(width).collect();
+    rows.iter().try_for_each(|row| {
+        let cells: Vec<String> = row.iter().zip(&widths).map(|(cell, width)| format!("{cell:width$}")).collect();
+        terminal.line(cells.join("  ").trim_end())
+    })
+}
+
+/// Writes a list of calls.
+pub(crate) fn call_table(calls: &[v1::ListedCall], terminal: &Terminal) -> Result<(), Failure> {
+    table(&call_names(terminal), 2, calls.iter().map(|call| call_row(call, terminal)).collect(), terminal)
+}
+
+/// The names of the columns of a listed call.
+pub(crate) fn call_names(terminal: &Terminal) -> Vec<&'static str> {
+    let wide: &[&str] = if terminal.is_wide() { &["POOL", "TENANT"] } else { &[] };
+    [["RUN", "CALL", "TOOL", "STATE", "AGE"].as_slice(), wide].concat()
+}
+
 /// The columns of a listed call.
-pub(crate) fn call_line(listed: &v1::ListedCall) -> [String; 5] {
+pub(crate) fn call_row(listed: &v1::ListedCall, terminal: &Terminal) -> Vec<String> {
     let call = listed.call.clone().unwrap_or_default();
     let mut stands = vec![call_state(call.state())];
     if let (v1::CallState::Delayed, Some(until)) = (call.state(), call.not_before) {
@@ -98,7 +127,11 @@ pub(crate) fn call_line(listed: &v1::ListedCall) -> [String; 5] {
         stands.push(counted(call.attempts as usize, "attempt"));
     }
     let run = listed.run_id.clone();
-    [run, harmless(&call.call_id), call.tool, stands.join(", "), age(listed.create_time)]
+    let mut row = vec![run, harmless(&call.call_id), harmless(&call.tool), stands.join(", "), age(listed.create_time)];
+    if terminal.is_wide() {
+        row.extend([call.pool, harmless(&listed.tenant)]);
+    }
+    row
 }
 
 #[cfg(test)]

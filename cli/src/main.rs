@@ -9,6 +9,8 @@ mod bulk;
 mod call;
 mod calls;
 mod collaboration;
+mod completions;
+mod context;
 mod demo;
 mod dev;
 mod doctor;
@@ -23,6 +25,7 @@ mod model;
 mod nats_config;
 mod nats_keys;
 mod objects;
+mod open;
 mod parked;
 mod pause;
 mod queues;
@@ -30,7 +33,9 @@ mod runs;
 mod schedules;
 mod serve;
 mod submit;
+mod tail;
 mod tools;
+mod top;
 mod webhooks;
 mod why;
 
@@ -38,6 +43,7 @@ mod arguments;
 mod children;
 mod files;
 mod follow;
+mod guard;
 mod history;
 mod interrupts;
 mod observe;
@@ -59,6 +65,7 @@ mod tally;
 mod terminal;
 mod words;
 mod workers;
+mod yaml;
 
 mod exit;
 mod usage;
@@ -97,10 +104,13 @@ fn main() -> ExitCode {
 
 fn start(global: &Global, command: Command, terminal: &Terminal) -> Result<Exit, Failure> {
     let format = match global.output {
-        Output::Human => telemetry::Format::Human,
-        Output::Json => telemetry::Format::Json,
+        Output::Human | Output::Wide | Output::Name => telemetry::Format::Human,
+        Output::Json | Output::Yaml => telemetry::Format::Json,
     };
-    telemetry::init(format, default_level(&command))?;
+    // Logs would stand between what the console draws.
+    if !matches!(command, Command::Top(_)) || !terminal.stderr_is_terminal() {
+        telemetry::init(format, default_level(&command))?;
+    }
     let runtime = tokio::runtime::Runtime::new().map_err(Failure::Runtime)?;
     let done = runtime.block_on(run(&global.door, command, terminal));
     // A tool that still blocks a thread must not hold up the exit.
@@ -127,7 +137,10 @@ fn default_level(command: &Command) -> LevelFilter {
         | Command::Tools(_)
         | Command::Call(_)
         | Command::Calls(_)
+        | Command::Run(_)
         | Command::Runs(_)
+        | Command::Tail(_)
+        | Command::Open(_)
         | Command::Schedules(_)
         | Command::Inbox(_)
         | Command::Index(_)
@@ -138,6 +151,10 @@ fn default_level(command: &Command) -> LevelFilter {
         | Command::Submit(_)
         | Command::Why(_)
         | Command::Parked(_)
+        | Command::Top(_)
+        | Command::Completions(_)
+        | Command::Man(_)
+        | Command::Context(_)
         | Command::Webhooks(_) => LevelFilter::WARN,
     }
 }
@@ -145,7 +162,7 @@ fn default_level(command: &Command) -> LevelFilter {
 async fn run(door: &Server, command: Command, terminal: &Terminal) -> Result<Exit, Failure> {
     match command {
         Command::Demo(args) => demo::run(args, terminal).await,
-        Command::Dev(args) => dev::run(args, terminal).await,
+        Command::Dev(args) => Box::pin(dev::run(args, door, terminal)).await,
         Command::Model(args) => model::run(args, terminal).await,
         Command::Doctor(args) => doctor::run(args, terminal).await,
         Command::Plan(args) => plan::run(&args, terminal),
@@ -161,14 +178,21 @@ async fn run(door: &Server, command: Command, terminal: &Terminal) -> Result<Exi
         Command::Tools(command) => tools::run(command, door, terminal).await,
         Command::Call(args) => call::run(args, door, terminal).await,
         Command::Calls(command) => calls::run(command, door, terminal).await,
+        Command::Run(args) => runs::create(*args, door, terminal).await,
+        Command::Tail(args) => tail::run(args, door, terminal).await,
+        Command::Open(args) => open::run(args, door, terminal).await,
         Command::Runs(command) => runs::run(command, door, terminal).await,
         Command::Schedules(command) => schedules::run(command, door, terminal).await,
         Command::Inbox(args) => inbox::run(args, door, terminal).await,
         Command::Index(command) => index::run(command, door, terminal).await,
         Command::Key(command) => key::run(command, door, terminal).await,
         Command::Pause(command) => pause::run(command, door, terminal).await,
-        Command::Resume(command) => pause::resume(command, door).await,
+        Command::Resume(command) => pause::resume(command, door, terminal).await,
         Command::Workers(command) => workers::run(command, door, terminal).await,
+        Command::Completions(args) => completions::completions(&args, terminal),
+        Command::Man(args) => completions::man(&args, terminal),
+        Command::Context(command) => context::run(command, door, terminal),
+        Command::Top(args) => Box::pin(top::run(args, door, terminal)).await,
         Command::Submit(args) => submit::run(args, door, terminal).await,
         Command::Why(args) => why::run(args, door, terminal).await,
         Command::Parked(command) => parked::run(command, door, terminal).await,

@@ -11,7 +11,7 @@ use tokio_stream::wrappers::ReceiverStream;
 use crate::exit::{Exit, Failure};
 use crate::server::Server;
 use crate::terminal::Terminal;
-use crate::words::harmless;
+use crate::words::{harmless, meter};
 use client::{Bytes, Client};
 
 const GET_EXAMPLES: &str = "\
@@ -108,7 +108,8 @@ pub(crate) async fn run(command: Command, door: &Server, terminal: &Terminal) ->
         Command::Link(link) => make_link(&client, link, door, terminal).await,
         Command::Rm(Rm { ids }) => {
             for object_id in ids {
-                client.delete_object(object_id).await?;
+                client.delete_object(object_id.clone()).await?;
+                terminal.note(&format!("{} is deleted", harmless(&object_id)));
             }
             Ok(Exit::Completed)
         }
@@ -119,14 +120,20 @@ async fn get_object(client: &Client, Get { id, file }: Get, terminal: &Terminal)
     // The file is made only when it is known that there is something to write.
     let mut object = client.read_object(&id).await?;
     let mut out = file.as_ref().map(File::create).transpose().map_err(Failure::Output)?;
+    let (mut written, size) = (0, object.about().size_bytes);
     while let Some(data) = object.next().await? {
         match &mut out {
-            Some(out) => out.write_all(&data).map_err(Failure::Output)?,
+            Some(out) => {
+                out.write_all(&data).map_err(Failure::Output)?;
+                written += data.len() as u64;
+                terminal.progress(&meter(written, size));
+            }
             None => terminal.write(&data)?,
         }
     }
     let about = v1::Object { preview: String::new(), ..object.about().clone() };
     if let Some(out) = out {
+        terminal.end_progress();
         out.sync_all().map_err(Failure::Output)?;
         match terminal.is_json() {
             true => terminal.message(&about)?,
@@ -178,7 +185,7 @@ async fn make_link(client: &Client, link: Link, door: &Server, terminal: &Termin
     let made = client.object_link(request).await?;
     match terminal.is_json() {
         true => terminal.message(&made)?,
-        false => terminal.line(&format!("{}{}", door.url.trim_end_matches('/'), made.path))?,
+        false => terminal.line(&format!("{}{}", door.url()?.trim_end_matches('/'), made.path))?,
     }
     Ok(Exit::Completed)
 }

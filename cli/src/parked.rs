@@ -7,11 +7,11 @@ use proto::v1;
 use crate::bulk::{Bulk, confirm, needs_yes};
 use crate::exit::{Exit, Failure};
 use crate::last::RunArg;
-use crate::list::{LIMIT, ago, call_line, columns, span, tell_coverage};
+use crate::list::{LIMIT, ago, call_table, span, tell_coverage};
 use crate::runs::show;
 use crate::server::Server;
 use crate::terminal::{Paint, Terminal};
-use crate::words::{brief, counted, error, harmless};
+use crate::words::{brief, counted, error, harmless, meter};
 use client::Client;
 
 const LS_EXAMPLES: &str = "\
@@ -44,6 +44,7 @@ The call keeps its outcome and is listed as parked no more.";
 pub(crate) enum Command {
     /// List parked calls, those of the newest run first
     #[command(after_help = LS_EXAMPLES)]
+    #[command(alias = "list")]
     Ls(Filter),
     /// Show a parked call: its arguments, its attempts, and why each failed
     #[command(after_help = SHOW_EXAMPLE)]
@@ -76,7 +77,7 @@ pub(crate) struct Filter {
 #[derive(Debug, clap::Args)]
 #[group(id = "which", required = true, multiple = true, args = ["run", "tool", "tenant", "since", "all"])]
 pub(crate) struct OneOrMany {
-    /// The run's id, or `last`: the run that you created last
+    /// The run's id, the beginning or the end of it, or `last`: the run that you created last
     #[arg(requires = "call", conflicts_with_all = ["tool", "tenant", "since", "all"])]
     run: Option<RunArg>,
     /// The call's id
@@ -92,7 +93,7 @@ pub(crate) struct OneOrMany {
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Which {
-    /// The run's id, or `last`: the run that you created last
+    /// The run's id, the beginning or the end of it, or `last`: the run that you created last
     run: RunArg,
     /// The call's id
     call: String,
@@ -102,7 +103,7 @@ pub(crate) async fn run(command: Command, door: &Server, terminal: &Terminal) ->
     let client = door.connect().await?;
     match command {
         Command::Show(Which { run, call }) => {
-            let explained = client.explain(&run.id()?, &call).await?;
+            let explained = client.explain(&run.id(&client).await?, &call).await?;
             if terminal.is_json() {
                 terminal.message(&explained)?;
             } else {
@@ -116,7 +117,7 @@ pub(crate) async fn run(command: Command, door: &Server, terminal: &Terminal) ->
             } else if calls.is_empty() {
                 terminal.note("nothing is parked");
             } else {
-                columns(&calls.iter().map(call_line).collect::<Vec<_>>(), terminal)?;
+                call_table(&calls, terminal)?;
             }
             tell_coverage(coverage, terminal);
         }
@@ -152,7 +153,7 @@ async fn each(
 ) -> Result<(), Failure> {
     let OneOrMany { run, call, all, filter, bulk: Bulk { dry_run, yes } } = which;
     if let (Some(run), Some(call)) = (run, call) {
-        let run = run.id()?;
+        let run = run.id(client).await?;
         if dry_run {
             return terminal.line(&format!("{run}  {call}"));
         }
@@ -165,12 +166,19 @@ async fn each(
     if !dry_run && !yes && !calls.is_empty() && terminal.has_person() {
         confirm(&format!("{verb} {}?", counted(calls.len(), "call")), "yes", terminal).await?;
     }
-    for listed in &calls {
+    for (listed, done) in calls.iter().zip(0..) {
+        if !dry_run {
+            terminal.progress(&meter(done, calls.len() as u64));
+        }
         let call = listed.call.clone().unwrap_or_default().call_id;
         match dry_run {
             true if terminal.is_json() => terminal.message(listed)?,
             true => terminal.line(&format!("{}  {}", listed.run_id, harmless(&call)))?,
-            false => show(&act(listed.run_id.clone(), call).await?, terminal)?,
+            false => {
+                let run = act(listed.run_id.clone(), call).await;
+                terminal.end_progress();
+                show(&run?, terminal)?;
+            }
         }
     }
     terminal.note(&format!("{}{}", counted(calls.len(), "call"), if dry_run { ", and nothing was done" } else { "" }));

@@ -3,7 +3,7 @@
 use proto::v1;
 
 use crate::exit::{Exit, Failure};
-use crate::list::{age, columns};
+use crate::list::{age, table};
 use crate::server::Server;
 use crate::terminal::Terminal;
 use crate::words::{brief, harmless};
@@ -30,6 +30,7 @@ pub(crate) enum Command {
     Pool(Which),
     /// List paused tools and pools
     #[command(after_help = EXAMPLES)]
+    #[command(alias = "list")]
     Ls,
 }
 
@@ -63,8 +64,14 @@ pub(crate) async fn run(command: Command, door: &Server, terminal: &Terminal) ->
     use v1::pause_request::What;
     let client = door.connect().await?;
     match command {
-        Command::Tool(Which { name, reason }) => client.pause(What::Tool(name), reason).await?,
-        Command::Pool(Which { name, reason }) => client.pause(What::Pool(name), reason).await?,
+        Command::Tool(Which { name, reason }) => {
+            client.pause(What::Tool(name.clone()), reason).await?;
+            terminal.note(&format!("tool {} is paused", harmless(&name)));
+        }
+        Command::Pool(Which { name, reason }) => {
+            client.pause(What::Pool(name.clone()), reason).await?;
+            terminal.note(&format!("pool {} is paused", harmless(&name)));
+        }
         Command::Ls => {
             let paused = client.paused().await?;
             if terminal.is_json() {
@@ -72,7 +79,8 @@ pub(crate) async fn run(command: Command, door: &Server, terminal: &Terminal) ->
             } else if paused.is_empty() {
                 terminal.note("nothing is paused");
             } else {
-                columns(&paused.iter().map(line).collect::<Vec<_>>(), terminal)?;
+                let rows = paused.iter().map(|pause| line(pause).to_vec()).collect();
+                table(&["KIND", "NAME", "AGE", "BY", "REASON"], 2, rows, terminal)?;
             }
         }
     }
@@ -88,14 +96,18 @@ fn line(pause: &v1::Pause) -> [String; 5] {
     [kind.to_owned(), harmless(name), age(pause.time), harmless(&pause.by), brief(&harmless(&pause.reason))]
 }
 
-pub(crate) async fn resume(command: Resume, door: &Server) -> Result<Exit, Failure> {
+pub(crate) async fn resume(command: Resume, door: &Server, terminal: &Terminal) -> Result<Exit, Failure> {
+    use v1::pause::What as Paused;
     use v1::resume_request::What;
     let client = door.connect().await?;
-    client
-        .resume(match command {
-            Resume::Tool { name } => What::Tool(name),
-            Resume::Pool { name } => What::Pool(name),
-        })
-        .await?;
+    let (what, paused, told) = match command {
+        Resume::Tool { name } => (What::Tool(name.clone()), Paused::Tool(name.clone()), format!("tool {name}")),
+        Resume::Pool { name } => (What::Pool(name.clone()), Paused::Pool(name.clone()), format!("pool {name}")),
+    };
+    // A caller that may resume may list pauses, too. A typing error in the name would otherwise go unnoticed.
+    let was_paused = client.paused().await?.iter().any(|pause| pause.what.as_ref() == Some(&paused));
+    client.resume(what).await?;
+    let told = harmless(&told);
+    terminal.note(&if was_paused { format!("{told} goes on") } else { format!("{told} was not paused") });
     Ok(Exit::Completed)
 }

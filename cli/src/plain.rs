@@ -6,11 +6,12 @@ use proto::v1::call_output;
 use proto::v1::content::Body;
 use proto::v1::run_event::Event;
 
+use crate::guard::Guard;
 use crate::prompt::Question;
 use crate::story::outcome_line;
 use crate::tally::Tally;
 use crate::terminal::Paint;
-use crate::words::{brief, contents, error, harmless, is_brief, progress};
+use crate::words::{brief, contents, error, harmless, is_brief, progress, was_approved};
 
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Piece {
@@ -41,6 +42,8 @@ pub(crate) struct Setting {
 #[derive(Debug)]
 pub(crate) struct Plain {
     setting: Setting,
+    /// Between the tool and a terminal.
+    guards: Guards,
     /// The output's last line is not ended.
     unended: bool,
     /// There is a line of progress, which gives way to whatever comes next.
@@ -49,7 +52,7 @@ pub(crate) struct Plain {
 
 impl Plain {
     pub(crate) fn new(setting: Setting) -> Self {
-        Self { setting, unended: false, passing: false }
+        Self { setting, guards: Guards::default(), unended: false, passing: false }
     }
 
     /// The text about an event that the tally has counted.
@@ -86,9 +89,10 @@ impl Plain {
             ],
             Some(Event::CallAwaitingApproval(awaits)) => {
                 let command = format!("toolyard calls approve|reject {} {}", tally.run_id, awaits.call_id);
-                vec![Piece::Note(format!("it awaits approval; decide: {command}"))]
+                let arguments = brief(&harmless(&awaits.arguments));
+                vec![Piece::Note(format!("it awaits approval: {arguments}")), Piece::Note(format!("decide: {command}"))]
             }
-            Some(Event::CallApproved(_)) => vec![Piece::Note("it was approved".to_owned())],
+            Some(Event::CallApproved(approved)) => vec![Piece::Note(format!("it {}", was_approved(approved)))],
             Some(Event::AttemptEnded(ended)) => {
                 let why = ended.error.as_ref().map_or_else(|| "was given back by its worker".to_owned(), error);
                 vec![Piece::Note(format!("attempt {}: {}; another one follows", ended.attempt, brief(&why)))]
@@ -123,9 +127,9 @@ impl Plain {
             call_output::Piece::Progress(made) => return self.progress(made),
         };
         if output.channel == "stderr" {
-            return Some(Piece::Beside(bytes(said, self.setting.notes_to_terminal)));
+            return Some(Piece::Beside(self.guards.beside(said, self.setting.notes_to_terminal)));
         }
-        let bytes = bytes(said, self.setting.to_terminal);
+        let bytes = self.guards.output(said, self.setting.to_terminal);
         self.unended = !bytes.ends_with(b"\n");
         Some(Piece::Output(bytes))
     }
@@ -168,10 +172,10 @@ impl Plain {
     }
 
     /// A result as output. Text ends with a line break; bytes stay as they are.
-    fn result(&self, contents: &[v1::Content]) -> Vec<u8> {
+    fn result(&mut self, contents: &[v1::Content]) -> Vec<u8> {
         let mut bytes = Vec::new();
         for content in contents {
-            bytes.extend(self::bytes(content, self.setting.to_terminal));
+            bytes.extend(self.guards.output(content, self.setting.to_terminal));
             let is_text = matches!(content.body, Some(Body::Text(_) | Body::Json(_) | Body::Object(_)));
             if (is_text || self.setting.to_terminal) && !bytes.ends_with(b"\n") {
                 bytes.push(b'\n');
@@ -182,12 +186,37 @@ impl Plain {
 
     /// On a terminal, moves to the beginning of a line. Programs receive only the tool's output.
     fn end_line(&mut self) -> Vec<Piece> {
+        self.guards = Guards::default();
         let unended = std::mem::take(&mut self.unended);
         if unended && self.setting.to_terminal { vec![Piece::Output(b"\n".to_vec())] } else { Vec::new() }
     }
 }
 
-/// Content as it is, but bytes only in words for a terminal, which might take them for commands.
+/// What stands between output and a terminal, which would take parts of it for commands.
+#[derive(Debug, Default)]
+pub(crate) struct Guards {
+    output: Guard,
+    beside: Guard,
+}
+
+impl Guards {
+    /// For standard output.
+    pub(crate) fn output(&mut self, content: &v1::Content, to_terminal: bool) -> Vec<u8> {
+        guarded(&mut self.output, content, to_terminal)
+    }
+
+    /// For standard error.
+    pub(crate) fn beside(&mut self, content: &v1::Content, to_terminal: bool) -> Vec<u8> {
+        guarded(&mut self.beside, content, to_terminal)
+    }
+}
+
+fn guarded(guard: &mut Guard, content: &v1::Content, to_terminal: bool) -> Vec<u8> {
+    let bytes = bytes(content, to_terminal);
+    if to_terminal { guard.pass(&String::from_utf8_lossy(&bytes)).into_bytes() } else { bytes }
+}
+
+/// Content as it is, but bytes only in words for a terminal.
 fn bytes(content: &v1::Content, to_terminal: bool) -> Vec<u8> {
     match &content.body {
         Some(Body::Text(text) | Body::Json(text)) => text.clone().into_bytes(),

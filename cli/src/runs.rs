@@ -1,21 +1,24 @@
 //! `toolyard runs`: how runs stand, their output, and their end.
 
 mod create;
+mod logs;
 mod watch;
 
 use std::time::Duration;
 
 use proto::v1;
 
-use self::create::{Append, Create};
+use self::create::Append;
+pub(crate) use self::create::Create;
+use self::logs::Logs;
 use self::watch::{Messages, Watch};
 use crate::erase::{self, Erase};
 use crate::exit::{Exit, Failure};
 use crate::last::RunArg;
-use crate::list::{LIMIT, age, ago, columns, named, span, tell_coverage};
+use crate::list::{LIMIT, age, ago, named, span, table, tell_coverage};
 use crate::server::Server;
 use crate::terminal::{Paint, Terminal};
-use crate::words::{brief, call_state, contents, counted, error, harmless, run_status};
+use crate::words::{brief, call_state, contents, counted, error, harmless, run_status, summary_status};
 use client::Client;
 
 const LS_EXAMPLES: &str = "\
@@ -40,11 +43,12 @@ Examples:
 /// Create runs, find them, see how they stand, read their output, add calls, cancel and erase them
 #[derive(Debug, clap::Subcommand)]
 pub(crate) enum Command {
+    #[command(alias = "list")]
     Ls(Ls),
     /// Show a run and its calls as they stand
     #[command(after_help = GET_EXAMPLE)]
     Get {
-        /// The run's id, or `last`: the run that you created last
+        /// The run's id, the beginning or the end of it, or `last`: the run that you created last
         run: RunArg,
     },
     Create(Box<Create>),
@@ -52,10 +56,11 @@ pub(crate) enum Command {
     /// Close a run to further calls: it ends when its calls have ended
     #[command(after_help = CLOSE_EXAMPLE)]
     Close {
-        /// The run's id, or `last`: the run that you created last
+        /// The run's id, the beginning or the end of it, or `last`: the run that you created last
         run: RunArg,
     },
     Watch(Watch),
+    Logs(Logs),
     Messages(Messages),
     Cancel(Cancel),
     Erase(Erase),
@@ -92,7 +97,7 @@ pub(crate) struct Ls {
 #[derive(Debug, clap::Args)]
 #[command(after_help = CANCEL_EXAMPLES)]
 pub(crate) struct Cancel {
-    /// The run's id, or `last`: the run that you created last
+    /// The run's id, the beginning or the end of it, or `last`: the run that you created last
     run: RunArg,
     /// Cancel only this call; the others go on
     #[arg(long)]
@@ -107,20 +112,21 @@ pub(crate) async fn run(command: Command, door: &Server, terminal: &Terminal) ->
     match command {
         Command::Ls(args) => list(&client, args, terminal).await,
         Command::Get { run } => {
-            show(&client.run(&run.id()?).await?, terminal)?;
+            show(&client.run(&run.id(&client).await?).await?, terminal)?;
             Ok(Exit::Completed)
         }
         Command::Create(args) => args.run(&client, terminal).await,
         Command::Append(args) => args.run(&client, terminal).await,
         Command::Close { run } => {
-            show(&client.close(&run.id()?).await?, terminal)?;
+            show(&client.close(&run.id(&client).await?).await?, terminal)?;
             Ok(Exit::Completed)
         }
         Command::Watch(args) => args.run(&client, terminal).await,
+        Command::Logs(args) => args.run(&client, terminal).await,
         Command::Messages(args) => args.run(&client, terminal).await,
         Command::Erase(args) => erase::erase(&client, args, terminal).await,
         Command::Cancel(Cancel { run, call, reason }) => {
-            let run = run.id()?;
+            let run = run.id(&client).await?;
             let run = match call {
                 Some(call) => client.cancel_call(&run, &call, &reason).await?,
                 None => client.cancel_run(&run, &reason).await?,
@@ -129,6 +135,11 @@ pub(crate) async fn run(command: Command, door: &Server, terminal: &Terminal) ->
             Ok(Exit::Completed)
         }
     }
+}
+
+/// `toolyard run`, which is `toolyard runs create`.
+pub(crate) async fn create(args: Create, door: &Server, terminal: &Terminal) -> Result<Exit, Failure> {
+    args.run(&door.connect().await?, terminal).await
 }
 
 async fn list(client: &Client, args: Ls, terminal: &Terminal) -> Result<Exit, Failure> {
@@ -142,25 +153,36 @@ async fn list(client: &Client, args: Ls, terminal: &Terminal) -> Result<Exit, Fa
     } else if runs.is_empty() {
         terminal.note("no such run");
     } else {
-        let lines: Vec<[String; 4]> = runs.iter().map(listed).collect();
-        columns(&lines, terminal)?;
+        let mut names = vec!["RUN", "STATUS", "AGE", "CALLS"];
+        if terminal.is_wide() {
+            names.extend(["TENANT", "DEADLINE", "SCHEDULE"]);
+        }
+        table(&names, 1, runs.iter().map(|run| listed(run, terminal.is_wide())).collect(), terminal)?;
     }
     tell_coverage(coverage, terminal);
     Ok(Exit::Completed)
 }
 
-fn listed(run: &v1::RunSummary) -> [String; 4] {
+fn listed(run: &v1::RunSummary, is_wide: bool) -> Vec<String> {
     let mut tools: Vec<&str> = run.calls.iter().map(|call| call.tool.as_str()).collect();
     tools.dedup();
     let calls = format!("{} of {}", counted(run.calls.len(), "call"), brief(&tools.join(", ")));
     let calls = if run.calls.is_empty() { counted(0, "call") } else { calls };
-    [run.run_id.clone(), run_status(run.status()), age(run.create_time), calls]
+    let mut row = vec![run.run_id.clone(), summary_status(run), age(run.create_time), calls];
+    if is_wide {
+        let deadline = run.deadline.map(|at| at.to_string()).unwrap_or_default();
+        row.extend([harmless(&run.tenant), deadline, run.schedule_id.clone()]);
+    }
+    row
 }
 
 /// Shows a run as it stands.
 pub(crate) fn show(run: &v1::Run, terminal: &Terminal) -> Result<(), Failure> {
     if terminal.is_json() {
         return terminal.message(run);
+    }
+    if terminal.is_names() {
+        return terminal.line(&run.run_id);
     }
     terminal.write(described(run, terminal.paint()).as_bytes())
 }
@@ -201,6 +223,9 @@ fn line(call: &v1::Call, paint: Paint) -> String {
     }
     if call.attempts > 1 {
         parts.push(counted(call.attempts as usize, "attempt"));
+    }
+    if matches!(call.state(), v1::CallState::AwaitingApproval | v1::CallState::WaitingForClient) {
+        parts.push(brief(&harmless(&call.arguments)));
     }
     if let Some(last) = &call.last_error {
         parts.push(format!("last: {}", brief(&error(last))));

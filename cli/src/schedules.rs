@@ -8,7 +8,7 @@ use proto::v1;
 use self::create::Create;
 use self::show::{listed, show};
 use crate::exit::{Exit, Failure};
-use crate::list::{LIMIT, columns, named};
+use crate::list::{LIMIT, named, table};
 use crate::server::Server;
 use crate::terminal::Terminal;
 
@@ -52,6 +52,7 @@ It fires with the rights of its creator, even if it is paused or has ended.";
 #[derive(Debug, clap::Subcommand)]
 pub(crate) enum Command {
     Create(Box<Create>),
+    #[command(alias = "list")]
     Ls(Ls),
     /// Show a schedule: its next times, and what became of the latest
     #[command(after_help = GET_EXAMPLES)]
@@ -125,7 +126,8 @@ pub(crate) async fn run(command: Command, door: &Server, terminal: &Terminal) ->
             } else if schedules.is_empty() {
                 terminal.note("no such schedule");
             } else {
-                columns(&schedules.iter().map(listed).collect::<Vec<_>>(), terminal)?;
+                let rows = schedules.iter().map(|schedule| listed(schedule).to_vec()).collect();
+                table(&["SCHEDULE", "STATUS", "TIMES", "NEXT", "TOOLS", "NAME"], 1, rows, terminal)?;
             }
         }
         Command::Get { schedule } => show(&client.schedule(&schedule).await?, terminal)?,

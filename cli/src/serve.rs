@@ -144,7 +144,7 @@ pub(crate) struct CoordinatorArgs {
 
 /// The API certificate.
 #[derive(Debug, clap::Args)]
-struct TlsArgs {
+pub(crate) struct TlsArgs {
     /// The file of the API certificate (PEM), and behind it those that lead to its authority. Read again when it
     /// changes
     #[arg(long, env = "TOOLYARD_TLS_CERT", value_name = "FILE", requires = "tls_key")]
@@ -158,7 +158,7 @@ struct TlsArgs {
 }
 
 impl TlsArgs {
-    fn files(self) -> Option<TlsFiles> {
+    pub(crate) fn files(self) -> Option<TlsFiles> {
         Some(TlsFiles { certificate: self.tls_cert?, key: self.tls_key?, client_ca: self.tls_client_ca })
     }
 }

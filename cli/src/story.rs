@@ -8,7 +8,9 @@ use proto::v1::run_event::Event;
 use crate::prompt::Question;
 use crate::tally::{CallTally, Tally};
 use crate::terminal::Paint;
-use crate::words::{brief, content, contents, counted, duration, error, harmless, is_brief, progress, run_status};
+use crate::words::{
+    brief, content, contents, counted, duration, error, harmless, is_brief, progress, run_status, was_approved,
+};
 
 #[derive(Debug)]
 pub(crate) struct Story {
@@ -80,7 +82,7 @@ impl Story {
                 self.aside(&format!("decide: toolyard calls approve|reject {} {}", tally.run_id, awaits.call_id));
             }
             Some(Event::CallApproved(approved)) => {
-                self.aside(&format!("{} was approved", named(&approved.call_id, tally)));
+                self.aside(&format!("{} {}", named(&approved.call_id, tally), was_approved(approved)));
             }
             Some(Event::AttemptStarted(started)) if started.attempt > 1 => {
                 let who = named(&started.call_id, tally);

@@ -24,7 +24,7 @@ The same answer twice does no harm; a different one is refused.";
 #[command(after_help = EXAMPLES)]
 #[command(override_usage = "toolyard submit [OPTIONS] <RUN> <CALL> <TEXT|--json <VALUE>|--error <TEXT>>")]
 pub(crate) struct Args {
-    /// The run's id, or `last`: the run that you created last
+    /// The run's id, the beginning or the end of it, or `last`: the run that you created last
     run: RunArg,
     /// The call's id
     call: String,
@@ -49,7 +49,7 @@ pub(crate) async fn run(args: Args, door: &Server, terminal: &Terminal) -> Resul
     let Args { run, call, answer } = args;
     let output = output(call, answer)?;
     let client = door.connect().await?;
-    show(&client.submit(&run.id()?, output).await?, terminal)?;
+    show(&client.submit(&run.id(&client).await?, output).await?, terminal)?;
     Ok(Exit::Completed)
 }
 

@@ -146,6 +146,13 @@ impl Tally {
         self.ended?.checked_sub(self.opened?)
     }
 
+    /// Whether anything became of a call: a start, output, a question or an end.
+    pub(crate) fn has_begun(&self) -> bool {
+        let has_begun =
+            |call: &CallTally| call.started.is_some() || call.said || call.waiting.is_some() || call.outcome.is_some();
+        self.calls.iter().any(has_begun)
+    }
+
     /// How long it took until all calls were done that did not wait for the client.
     pub(crate) fn worked(&self) -> Option<Duration> {
         let done = self.calls.iter().filter(|call| !call.for_client).filter_map(|call| call.ended).max()?;

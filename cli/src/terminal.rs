@@ -7,13 +7,22 @@ use clap::ValueEnum;
 
 use crate::exit::{Exit, Failure};
 use crate::json::Object;
+use crate::yaml;
 
 /// The form of the output.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, ValueEnum)]
 pub(crate) enum Output {
+    /// For people
     #[default]
     Human,
+    /// As human, with more columns and their names
+    Wide,
+    /// Only the ids or names of what is listed, one a line
+    Name,
+    /// A JSON object a line
     Json,
+    /// The same objects as YAML documents
+    Yaml,
 }
 
 /// When output has colours.
@@ -56,8 +65,19 @@ impl Terminal {
         }
     }
 
+    /// Whether objects are written, for programs.
     pub(crate) fn is_json(&self) -> bool {
-        self.output == Output::Json
+        matches!(self.output, Output::Json | Output::Yaml)
+    }
+
+    /// Whether lists have all of their columns, and the names of these.
+    pub(crate) fn is_wide(&self) -> bool {
+        self.output == Output::Wide
+    }
+
+    /// Whether only ids or names are written.
+    pub(crate) fn is_names(&self) -> bool {
+        self.output == Output::Name
     }
 
     pub(crate) fn stdout_is_terminal(&self) -> bool {
@@ -97,12 +117,32 @@ impl Terminal {
     }
 
     pub(crate) fn object(&self, object: &Object) -> Result<(), Failure> {
-        self.line(&object.to_string())
+        self.json(&object.to_string())
+    }
+
+    /// JSON, on a line or as YAML.
+    pub(crate) fn json(&self, json: &str) -> Result<(), Failure> {
+        match self.output {
+            Output::Yaml => self.write(yaml::document(json).as_bytes()),
+            Output::Json | Output::Human | Output::Wide | Output::Name => self.line(json),
+        }
     }
 
     /// A message of the API, on a line of its own.
     pub(crate) fn message<M: prost::Message + prost::Name>(&self, message: &M) -> Result<(), Failure> {
-        self.line(&proto::json::write(message))
+        self.json(&proto::json::write(message))
+    }
+
+    /// Writes over the last line of standard error, if a person reads it there.
+    pub(crate) fn progress(&self, line: &str) {
+        if self.stderr_is_terminal && !self.is_json() {
+            self.aside(&format!("\r\x1b[K{}", self.stderr.dim(line)));
+        }
+    }
+
+    /// Removes the line of progress.
+    pub(crate) fn end_progress(&self) {
+        self.progress("");
     }
 
     /// Writes to standard error, unchanged. Failures are ignored, because they cannot be reported.
@@ -124,8 +164,10 @@ impl Terminal {
                 let error = Object::default()
                     .field("reason", failure.reason())
                     .field("message", failure.to_string())
-                    .field("exit_code", exit as u8);
-                self.aside(&format!("{}\n", Object::default().field("error", error)));
+                    .field("exit_code", exit.code());
+                let object = Object::default().field("error", error).to_string();
+                let is_yaml = self.output == Output::Yaml;
+                self.aside(&if is_yaml { yaml::document(&object) } else { format!("{object}\n") });
             }
             _ => self.problem(&failure.to_string()),
         }

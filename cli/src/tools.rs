@@ -9,6 +9,7 @@ use serde_json::Value;
 
 use crate::exit::{Exit, Failure};
 use crate::json::Object;
+use crate::list::table;
 use crate::manifest::{Property, attempts, effects, permission, properties};
 use crate::reference;
 use crate::server::Server;
@@ -25,6 +26,7 @@ const MARKDOWN: &str = "markdown";
 )]
 pub(crate) enum Command {
     /// List the tools that workers advertise, by name
+    #[command(alias = "list")]
     Ls(ListArgs),
     /// Show one tool: its description, its arguments, and its retry policy
     #[command(
@@ -176,6 +178,19 @@ fn list(listed: &v1::ListToolsResponse, terminal: &Terminal) -> Result<(), Failu
     }
     for refused in &listed.refused {
         terminal.note(&refusal(refused));
+    }
+    if terminal.is_names() {
+        return tools.iter().try_for_each(|tool| terminal.line(&harmless(&tool.name)));
+    }
+    if terminal.is_wide() {
+        let row = |tool: &v1::Tool| {
+            let needs = permission(tool.permission()).to_owned();
+            let cells =
+                [tool.name.clone(), place(tool), tool.category.clone(), tool.version.clone(), needs, sentence(tool)];
+            cells.iter().map(|cell| harmless(cell)).collect()
+        };
+        let names = ["TOOL", "POOLS", "CATEGORY", "VERSION", "NEEDS", "DESCRIPTION"];
+        return table(&names, 1, tools.iter().map(row).collect(), terminal);
     }
     let paint = terminal.paint();
     let lines: Vec<[String; 3]> = tools.iter().map(|tool| [tool.name.clone(), place(tool), sentence(tool)]).collect();

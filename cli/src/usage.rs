@@ -1,23 +1,32 @@
 //! Usage errors, for people or, with `-o json`, for programs.
 
 use std::ffi::OsString;
+use std::io::Write as _;
 use std::process::ExitCode;
 
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{Command, CommandFactory as _};
 
 use crate::args::Cli;
-use crate::exit::Failure;
+use crate::exit::{Exit, Failure};
 use crate::terminal::Terminal;
 use crate::terminal::{Color, Output};
 
 /// Prints the error, or the requested help.
 pub(crate) fn report(error: clap::Error) -> ExitCode {
     let arguments: Vec<OsString> = std::env::args_os().skip(1).collect();
-    if wants_json(&arguments) && error.use_stderr() && !is_help(error.kind()) {
+    let output = wanted(&arguments).filter(|_| error.use_stderr() && !is_help(error.kind()));
+    if let Some(output) = output {
         let failure = Failure::Usage(message(&error));
-        Terminal::new(Output::Json, Color::Never).failure(&failure);
+        Terminal::new(output, Color::Never).failure(&failure);
         return failure.exit().into();
+    }
+    if error.kind() == ErrorKind::MissingSubcommand {
+        let mut root = Cli::command();
+        root.build();
+        // Failures are ignored: there is nowhere to report them.
+        drop(write!(std::io::stderr(), "{}", command_of(&mut root, &arguments).render_help()));
+        return ExitCode::from(Exit::Refused.code());
     }
     with_usage(error, &arguments).exit()
 }
@@ -58,10 +67,15 @@ fn command_of<'a>(root: &'a mut Command, arguments: &[OsString]) -> &'a mut Comm
     command
 }
 
-/// Whether the arguments select JSON, as far as arguments that do not parse show it.
-fn wants_json(arguments: &[OsString]) -> bool {
+/// The form for programs that the arguments select, as far as arguments that do not parse show it.
+fn wanted(arguments: &[OsString]) -> Option<Output> {
     let is_output = |argument: &OsString| argument == "-o" || argument == "--output";
-    let follows = arguments.windows(2).any(|pair| is_output(&pair[0]) && pair[1] == "json");
-    follows
-        || arguments.iter().any(|argument| ["-ojson", "-o=json", "--output=json"].iter().any(|form| argument == form))
+    let selects = |name: &str| {
+        let follows = arguments.windows(2).any(|pair| is_output(&pair[0]) && pair[1] == *name);
+        let forms = ["-o", "-o=", "--output="].map(|option| format!("{option}{name}"));
+        follows || arguments.iter().any(|argument| forms.iter().any(|form| argument == form.as_str()))
+    };
+    [("json", Output::Json), ("yaml", Output::Yaml)]
+        .into_iter()
+        .find_map(|(name, output)| selects(name).then_some(output))
 }

@@ -3,7 +3,7 @@
 use proto::v1;
 
 use crate::exit::{Exit, Failure};
-use crate::list::{LIMIT, age, columns};
+use crate::list::{LIMIT, age, table};
 use crate::server::Server;
 use crate::terminal::Terminal;
 use crate::words::counted;
@@ -66,7 +66,8 @@ pub(crate) async fn run(command: Command, door: &Server, terminal: &Terminal) ->
             } else if parked.is_empty() {
                 terminal.note("no webhook is parked");
             } else {
-                columns(&parked.iter().map(line).collect::<Vec<_>>(), terminal)?;
+                let rows = parked.iter().map(|webhook| line(webhook).to_vec()).collect();
+                table(&["WEBHOOK", "ENDPOINT", "TYPE", "AGE"], 1, rows, terminal)?;
             }
         }
         Command::Redrive(Redrive { ids, endpoint, all: _ }) => {

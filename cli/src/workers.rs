@@ -5,7 +5,7 @@ use std::collections::HashSet;
 use proto::v1;
 
 use crate::exit::{Exit, Failure};
-use crate::list::columns;
+use crate::list::table;
 use crate::server::Server;
 use crate::terminal::Terminal;
 use crate::words::{counted, harmless};
@@ -30,6 +30,7 @@ starts it again starts a worker with another id.";
 pub(crate) enum Command {
     /// List the workers that live, by their ids
     #[command(after_help = LS_EXAMPLES)]
+    #[command(alias = "list")]
     Ls {
         /// Those of this pool alone
         #[arg(long, value_name = "NAME")]
@@ -56,7 +57,8 @@ pub(crate) async fn run(command: Command, door: &Server, terminal: &Terminal) ->
             } else if workers.is_empty() {
                 terminal.note("no worker lives");
             } else {
-                columns(&workers.iter().map(|worker| line(worker, &paused)).collect::<Vec<_>>(), terminal)?;
+                let rows = workers.iter().map(|worker| line(worker, &paused).to_vec()).collect();
+                table(&["WORKER", "POOL", "SLOTS", "RELEASE", "SANDBOX", "STATE"], 1, rows, terminal)?;
             }
         }
         Command::Drain { workers } => {
@@ -85,13 +87,18 @@ fn sandbox(worker: &v1::Worker) -> String {
     harmless(&words.into_iter().filter(|word| !word.is_empty()).collect::<Vec<_>>().join(", "))
 }
 
-fn line(worker: &v1::Worker, paused: &HashSet<&str>) -> [String; 6] {
-    let does = match (worker.draining, worker.pulling) {
+/// Whether it takes calls, in words.
+pub(crate) fn does(worker: &v1::Worker, is_paused: bool) -> &'static str {
+    match (worker.draining, worker.pulling) {
         (true, _) => "drains",
-        (false, _) if paused.contains(worker.pool.as_str()) => "its pool is paused",
+        (false, _) if is_paused => "its pool is paused",
         (false, true) => "takes calls",
         (false, false) => "gets no calls",
-    };
+    }
+}
+
+fn line(worker: &v1::Worker, paused: &HashSet<&str>) -> [String; 6] {
+    let does = does(worker, paused.contains(worker.pool.as_str()));
     let release = if worker.release.is_empty() { "release not told" } else { &worker.release };
     let slots = counted(worker.slots as usize, "slot");
     [worker.worker_id.clone(), worker.pool.clone(), slots, harmless(release), sandbox(worker), does.to_owned()]

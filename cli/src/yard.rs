@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use coordinator::{Coordinator, History, HistoryLocation, LogOptions, Webhooks};
+use coordinator::{ApiOptions, Coordinator, History, HistoryLocation, LogOptions, Webhooks};
 use hooks::Hooks;
 use local::{Broker, BrokerOptions};
 use nats::Credentials;
@@ -51,17 +51,22 @@ fn kept_in(data: &Path) -> Result<History, Failure> {
 }
 
 /// The URL under which this machine reaches a listener.
-fn url_of(mut address: SocketAddr) -> String {
+fn url_of(mut address: SocketAddr, is_encrypted: bool) -> String {
     if address.ip().is_unspecified() {
         address.set_ip(std::net::Ipv4Addr::LOCALHOST.into());
     }
-    format!("http://{address}")
+    format!("{}://{address}", if is_encrypted { "https" } else { "http" })
 }
 
 #[derive(Debug)]
 pub(crate) struct Options {
     pub(crate) listen: SocketAddr,
-    pub(crate) open_to_all: bool,
+    pub(crate) api: ApiOptions,
+    pub(crate) admin: Option<SocketAddr>,
+    pub(crate) redis_url: Option<String>,
+    pub(crate) redis_ca: Option<PathBuf>,
+    /// The credentials with which tools of the worker call the coordinator.
+    pub(crate) server: Server,
     pub(crate) nats_port: BrokerPort,
     /// `None`: a temporary folder, gone with the yard. Otherwise runs that have ended are kept there too.
     pub(crate) data_dir: Option<PathBuf>,
@@ -82,13 +87,34 @@ pub(crate) struct Yard {
     coordinator: Part,
     broker: Broker,
     address: SocketAddr,
+    is_encrypted: bool,
+}
+
+/// Whether the coordinator authenticates callers.
+fn is_guarded(api: &ApiOptions) -> bool {
+    api.callers.is_some() || api.tls.as_ref().is_some_and(|tls| tls.client_ca.is_some())
+}
+
+/// The worker has advertised its tools; the coordinator receives them a moment later.
+async fn until_known(server: &Server, names: &[String]) -> Result<(), Failure> {
+    let client = server.connect().await?;
+    let known = async {
+        loop {
+            let tools = client.tools(proto::v1::ListToolsRequest::default()).await?.tools;
+            if names.iter().all(|name| tools.iter().any(|tool| tool.name == *name)) {
+                return Ok(());
+            }
+            sleep(KNOWN_POLL).await;
+        }
+    };
+    timeout(KNOWN_LIMIT, known).await.unwrap_or(Err(Failure::ToolsUnknown))
 }
 
 impl Yard {
     /// Starts everything, and returns when calls can be made.
     pub(crate) async fn start(options: Options) -> Result<Self, Failure> {
-        let Options { listen, open_to_all, nats_port, data_dir, root, slots, hooks, webhooks, agents, sandbox } =
-            options;
+        let Options { listen, api, admin, redis_url, redis_ca, server, nats_port, data_dir, root, slots, .. } = options;
+        let Options { hooks, webhooks, agents, sandbox, .. } = options;
         let (network, workspace) = (Network::Allowed, Some(root.clone()));
         let hidden = agents.iter().flat_map(|agents| agents.secret_files().to_vec()).collect();
         let settings = Settings { level: sandbox, network, workspace, hidden, ..Settings::default() };
@@ -98,6 +124,12 @@ impl Yard {
         let names: Vec<String> = table.manifests().map(|tool| tool.name.to_string()).collect();
         let asked = hooks.clone();
         let history = data_dir.as_deref().map(kept_in).transpose()?;
+        let (is_encrypted, is_guarded) = (api.tls.is_some(), is_guarded(&api));
+        if is_guarded && agents.is_some() && !server.has_credentials() {
+            let why = "--agents: agents call the coordinator, which authenticates callers: give --key-file or \
+                       --client-cert for them";
+            return Err(Failure::Usage(why.to_owned()));
+        }
         let broker = start_broker(data_dir, nats_port).await?;
 
         let options = coordinator::Options {
@@ -106,10 +138,10 @@ impl Yard {
             listen,
             log: LogOptions::default(),
             bucket: None,
-            redis_url: None,
-            redis_ca: None,
-            admin: None,
-            api: coordinator::ApiOptions { open_to_all, ..coordinator::ApiOptions::default() },
+            redis_url,
+            redis_ca,
+            admin,
+            api,
         };
         let bound = Coordinator::bind(options).await?.with_hooks(hooks).with_webhooks(webhooks).await?;
         let bound = history.into_iter().fold(bound, Coordinator::with_history);
@@ -119,8 +151,9 @@ impl Yard {
         coordinator.task.spawn(async { Ok(bound.serve(stop, move || ready.cancel()).await?) });
         coordinator.until_ready().await?;
 
-        let url = url_of(address);
-        let table = with_fleet(table, url, agents)?;
+        let server = server.at(url_of(address, is_encrypted));
+        let may_call = !is_guarded || server.has_credentials();
+        let table = if may_call { with_fleet(table, server.connection()?, agents)? } else { table };
         let pool: PoolId = POOL.parse().expect("the pool's name is well formed");
         let options = worker::Options::new(broker.url(), pool);
         let options = worker::Options { slots, drain: DRAIN, hooks: asked, sandbox: told, ..options };
@@ -128,29 +161,17 @@ impl Yard {
         let (stop, ready) = (worker.stop.clone(), worker.ready.clone());
         worker.task.spawn(async { Ok(worker::serve(options, table, stop, move |_| ready.cancel()).await?) });
         worker.until_ready().await?;
-        let yard = Self { worker, coordinator, broker, address };
-        yard.until_known(&names).await?;
+        let yard = Self { worker, coordinator, broker, address, is_encrypted };
+        // A caller is shown the tools that it may call, and nobody else any.
+        if !is_guarded {
+            until_known(&server, &names).await?;
+        }
         Ok(yard)
-    }
-
-    /// The worker has advertised its tools; the coordinator receives them a moment later.
-    async fn until_known(&self, names: &[String]) -> Result<(), Failure> {
-        let client = Server::at(self.url()).connect().await?;
-        let known = async {
-            loop {
-                let tools = client.tools(proto::v1::ListToolsRequest::default()).await?.tools;
-                if names.iter().all(|name| tools.iter().any(|tool| tool.name == *name)) {
-                    return Ok(());
-                }
-                sleep(KNOWN_POLL).await;
-            }
-        };
-        timeout(KNOWN_LIMIT, known).await.unwrap_or(Err(Failure::ToolsUnknown))
     }
 
     /// The address for clients.
     pub(crate) fn url(&self) -> String {
-        url_of(self.address)
+        url_of(self.address, self.is_encrypted)
     }
 
     pub(crate) fn address(&self) -> SocketAddr {
@@ -204,8 +225,12 @@ impl From<Ended> for Failure {
 }
 
 /// Hosts the tools that call the coordinator beside the others.
-fn with_fleet(table: worker::Table, url: String, agents: Option<agents::Agents>) -> Result<worker::Table, Failure> {
-    let fleet = collaboration::Fleet::new(client::Connection::to(url));
+fn with_fleet(
+    table: worker::Table,
+    connection: client::Connection,
+    agents: Option<agents::Agents>,
+) -> Result<worker::Table, Failure> {
+    let fleet = collaboration::Fleet::new(connection);
     let options = collaboration::Options { fleet: Some(fleet.clone()), triggers: None };
     let table = collaboration::host(table, options).map_err(tools::Error::Host)?;
     match agents {

@@ -16,8 +16,9 @@ use client::Client;
 
 const CREATE_EXAMPLES: &str = "\
 Examples:
-  toolyard runs create -f run.json
+  toolyard run -f run.json                      The same as runs create
   toolyard runs create -f run.json --detach --request-id nightly-17
+  id=$(toolyard run -f run.json --detach -o name)
   toolyard runs create --open --detach          Calls are added later
   jq '{calls: .}' calls.json | toolyard runs create -f - -o json
 
@@ -59,7 +60,7 @@ and `approve`. `toolyard runs watch` shows their output.";
 #[derive(Debug, clap::Args)]
 #[command(after_help = APPEND_EXAMPLES)]
 pub(crate) struct Append {
-    /// The run's id, or `last`: the run that you created last
+    /// The run's id, the beginning or the end of it, or `last`: the run that you created last
     run: RunArg,
     /// The calls as JSON; - is the standard input
     #[arg(long = "calls", short = 'f', value_name = "FILE")]
@@ -92,7 +93,7 @@ impl Create {
 impl Append {
     pub(super) async fn run(self, client: &Client, terminal: &Terminal) -> Result<Exit, Failure> {
         let Self { run: run_id, file, close } = self;
-        let request = v1::AppendCallsRequest { run_id: run_id.id()?, ..files::calls(&file)? };
+        let request = v1::AppendCallsRequest { run_id: run_id.id(client).await?, ..files::calls(&file)? };
         let mut run = client.append(request).await?;
         if close {
             run = client.close(&run.run_id).await?;

@@ -31,7 +31,7 @@ exit code tells how the run ended: 0 completed, 3 cancelled, 4 expired.";
 #[derive(Debug, clap::Args)]
 #[command(after_help = WATCH_EXAMPLES, after_long_help = format!("{WATCH_EXAMPLES}\n\n{}", json::HELP))]
 pub(crate) struct Watch {
-    /// The run's id, or `last`: the run that you created last
+    /// The run's id, the beginning or the end of it, or `last`: the run that you created last
     run: RunArg,
     /// Begin after this sequence number, or in a run below after that of RUN=SEQUENCE. Numbers belong to a floor policy
     #[arg(long, value_name = "[RUN=]SEQUENCE", value_parser = after)]
@@ -74,7 +74,7 @@ enum Floor {
 impl Watch {
     pub(super) async fn run(self, client: &Client, terminal: &Terminal) -> Result<Exit, Failure> {
         let Self { run, after, floor, shown } = self;
-        let run = run.id()?;
+        let run = run.id(client).await?;
         let floor = match floor {
             Floor::Arrival => v1::FloorPolicy::Arrival,
             Floor::Submission => v1::FloorPolicy::Submission,
@@ -136,7 +136,7 @@ open_calls, status and others.";
 #[derive(Debug, clap::Args)]
 #[command(after_help = MESSAGES_EXAMPLES)]
 pub(crate) struct Messages {
-    /// The run's id, or `last`: the run that you created last
+    /// The run's id, the beginning or the end of it, or `last`: the run that you created last
     run: RunArg,
     /// The form of the messages; openai is that of Responses
     #[arg(long, value_name = "FORM", value_parser = forms())]
@@ -153,7 +153,7 @@ fn forms() -> clap::builder::PossibleValuesParser {
 impl Messages {
     pub(super) async fn run(self, client: &Client, terminal: &Terminal) -> Result<Exit, Failure> {
         let Self { run, format, wait } = self;
-        terminal.line(&client.messages(&run.id()?, &format, wait).await?)?;
+        terminal.json(&client.messages(&run.id(client).await?, &format, wait).await?)?;
         Ok(Exit::Completed)
     }
 }

@@ -49,6 +49,9 @@ pub(super) fn show(schedule: &v1::Schedule, terminal: &Terminal) -> Result<(), F
     if terminal.is_json() {
         return terminal.message(schedule);
     }
+    if terminal.is_names() {
+        return terminal.line(&schedule.schedule_id);
+    }
     terminal.write(described(schedule, terminal.paint()).as_bytes())
 }
 

@@ -2,7 +2,7 @@
 
 use crate::process::{Ended, run, toolyard};
 
-const COMMANDS: [&[&str]; 72] = [
+const COMMANDS: [&[&str]; 84] = [
     &[],
     &["demo"],
     &["dev"],
@@ -13,6 +13,18 @@ const COMMANDS: [&[&str]; 72] = [
     &["tools", "ls"],
     &["tools", "get"],
     &["call"],
+    &["run"],
+    &["top"],
+    &["tail"],
+    &["open"],
+    &["completions"],
+    &["man"],
+    &["context"],
+    &["context", "ls"],
+    &["context", "use"],
+    &["context", "set"],
+    &["context", "rm"],
+    &["runs", "logs"],
     &["runs"],
     &["runs", "ls"],
     &["runs", "get"],
@@ -93,7 +105,8 @@ fn every_command_has_a_help_with_the_global_options() {
 
 #[test]
 fn commands_without_subcommands_show_examples() {
-    let groups: [&[&str]; 13] = [
+    let groups: [&[&str]; 14] = [
+        &["context"],
         &["log"],
         &["key"],
         &["objects"],
@@ -190,4 +203,13 @@ fn errors_are_json_for_programs() {
     let error: serde_json::Value = serde_json::from_str(&ended.stderr()).expect("it is JSON");
     assert_eq!(error["error"]["reason"], "UNREACHABLE");
     assert_eq!(error["error"]["exit_code"], 5);
+}
+
+#[test]
+fn a_group_of_commands_alone_shows_its_help() {
+    let ended = run(["runs"]);
+    assert_eq!((ended.code(), ended.stdout().as_str()), (2, ""));
+    let text = ended.stderr();
+    assert!(text.contains("Usage: toolyard runs") && text.contains("watch") && !text.contains("error:"), "{text}");
+    assert_eq!(run(["runs", "-o", "json"]).code(), 2);
 }

@@ -4,7 +4,10 @@
 
 mod agents;
 mod calls;
+mod completions;
+mod context;
 mod demo;
+mod dev;
 mod docs;
 mod doctor;
 mod examples;
@@ -23,5 +26,7 @@ mod process;
 mod runs;
 mod schedules;
 mod secrets;
+mod tail;
+mod top;
 mod webhooks;
 mod why;

@@ -17,13 +17,14 @@ const GRACE: Duration = Duration::from_secs(15);
 /// The program with these arguments, without a terminal and without the caller's settings.
 pub fn toolyard<A: AsRef<OsStr>>(arguments: impl IntoIterator<Item = A>) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_toolyard"));
-    let settings = ["URL", "LOG", "NATS_URL", "LISTEN", "POOL", "DURABILITY", "HOOKS"]
+    let settings = ["URL", "LOG", "CONTEXT", "KEY_FILE", "CA", "NATS_URL", "LISTEN", "POOL", "DURABILITY", "HOOKS"]
         .map(|setting| format!("TOOLYARD_{setting}"));
     for name in settings.iter().map(String::as_str).chain(["NO_COLOR"]) {
         command.env_remove(name);
     }
     // What the program keeps from one command to the next is not the user's.
     command.env("XDG_STATE_HOME", concat!(env!("CARGO_TARGET_TMPDIR"), "/state"));
+    command.env("XDG_CONFIG_HOME", concat!(env!("CARGO_TARGET_TMPDIR"), "/no-config"));
     command.args(arguments).stdin(Stdio::null());
     command
 }

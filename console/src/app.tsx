@@ -55,7 +55,8 @@ const GROUPS = [
 /** The page of the present address. */
 function Current() {
   const [first = "overview", second, third, fourth] = route.value.parts;
-  if (first === "runs" && second && third === "calls" && fourth) return <CallPage key={`${second}/${fourth}`} runId={second} callId={fourth} />;
+  if (first === "runs" && second && third === "calls" && fourth)
+    return <CallPage key={`${second}/${fourth}`} runId={second} callId={fourth} />;
   if (first === "runs" && second) return <RunPage key={second} runId={second} />;
   if (first === "tools" && second) return <ToolPage key={second} name={second} />;
   if (first === "answer") return <InboxPage />;
@@ -96,14 +97,32 @@ function Sidebar() {
         </ul>
       ))}
       <div class="sidebar-foot">
-        <button type="button" class="ghost" onClick={nextTheme} aria-label={`Theme: ${THEMES[theme.value]}. Change it`} title={`Theme: ${THEMES[theme.value]}`}>
+        <button
+          type="button"
+          class="ghost"
+          onClick={nextTheme}
+          aria-label={`Theme: ${THEMES[theme.value]}. Change it`}
+          title={`Theme: ${THEMES[theme.value]}`}
+        >
           <Icon name={theme.value} />
         </button>
-        <button type="button" class="ghost" onClick={openHelp} aria-label="Keyboard shortcuts" title="Keyboard shortcuts (?)">
+        <button
+          type="button"
+          class="ghost"
+          onClick={openHelp}
+          aria-label="Keyboard shortcuts"
+          title="Keyboard shortcuts (?)"
+        >
           <Icon name="keyboard" />
         </button>
         {key.value !== "" && (
-          <button type="button" class="ghost" onClick={() => signOut("You have signed out.")} aria-label="Sign out" title="Sign out">
+          <button
+            type="button"
+            class="ghost"
+            onClick={() => signOut("You have signed out.")}
+            aria-label="Sign out"
+            title="Sign out"
+          >
             <Icon name="sign-out" />
           </button>
         )}
@@ -140,7 +159,11 @@ export function App() {
     [
       { keys: "?", label: "Show this help", run: openHelp },
       { keys: "d", label: "Change the theme", run: nextTheme },
-      ...PLACES.map((place) => ({ keys: `g ${place.key}`, label: `Go to ${place.title.toLowerCase()}`, run: () => navigate(href(place.path)) })),
+      ...PLACES.map((place) => ({
+        keys: `g ${place.key}`,
+        label: `Go to ${place.title.toLowerCase()}`,
+        run: () => navigate(href(place.path)),
+      })),
     ],
     [],
   );

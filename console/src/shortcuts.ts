@@ -41,6 +41,5 @@ export function useShortcuts(added: Shortcut[], deps: unknown[] = []): void {
     return () => {
       shortcuts.value = shortcuts.value.filter((one) => !added.includes(one));
     };
-    // biome-ignore lint/correctness/useExhaustiveDependencies: the shortcuts are made anew at each render
   }, deps);
 }

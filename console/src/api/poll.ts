@@ -28,7 +28,11 @@ const BACKOFF_LONGEST_MS = 10_000;
  * Fetches at once and then every `everyMs`, while the page is visible. `deps` are values on which the request depends;
  * when one changes, old data is dropped and the request is made anew.
  */
-export function usePoll<T>(fetcher: (signal: AbortSignal) => Promise<T>, everyMs: number, deps: unknown[] = []): Poll<T> {
+export function usePoll<T>(
+  fetcher: (signal: AbortSignal) => Promise<T>,
+  everyMs: number,
+  deps: unknown[] = [],
+): Poll<T> {
   const state = useSignal<Polled<T>>({ data: undefined, error: undefined, at: 0 }) as Poll<T>;
   useEffect(() => {
     const stop = new AbortController();
@@ -71,7 +75,6 @@ export function usePoll<T>(fetcher: (signal: AbortSignal) => Promise<T>, everyMs
       stop.abort();
       document.removeEventListener("visibilitychange", onVisible);
     };
-    // biome-ignore lint/correctness/useExhaustiveDependencies: the fetcher is made anew at each render
   }, [...deps, everyMs, key.value]);
   return state;
 }

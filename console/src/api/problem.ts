@@ -19,7 +19,9 @@ export class ApiError extends Error {
 
   /** Whether the same request may succeed later without a change. */
   get isTransient(): boolean {
-    return this.status === 0 || this.status === 429 || this.status === 502 || this.status === 503 || this.status === 504;
+    return (
+      this.status === 0 || this.status === 429 || this.status === 502 || this.status === 503 || this.status === 504
+    );
   }
 
   static unreachable(cause: unknown): ApiError {
@@ -27,9 +29,19 @@ export class ApiError extends Error {
     return new ApiError(0, "UNREACHABLE", `the coordinator did not answer: ${detail}`, "it is tried again");
   }
 
-  static fromProblem(problem: Partial<components["schemas"]["Problem"]>, status: number, retryAfter?: number): ApiError {
+  static fromProblem(
+    problem: Partial<components["schemas"]["Problem"]>,
+    status: number,
+    retryAfter?: number,
+  ): ApiError {
     const detail = problem.detail ?? problem.title ?? `the coordinator answered with status ${status}`;
-    return new ApiError(problem.status ?? status, problem.reason ?? `HTTP_${status}`, detail, problem.remedy ?? "", retryAfter);
+    return new ApiError(
+      problem.status ?? status,
+      problem.reason ?? `HTTP_${status}`,
+      detail,
+      problem.remedy ?? "",
+      retryAfter,
+    );
   }
 
   /** Reads the error of a response. */

@@ -22,7 +22,14 @@ export function KeyPage({ why }: { why: string }) {
         </p>
         <div class="field">
           <label for="key">API key or token</label>
-          <input id="key" type="password" autocomplete="off" spellcheck={false} value={typed} onInput={(event) => setTyped(event.currentTarget.value)} />
+          <input
+            id="key"
+            type="password"
+            autocomplete="off"
+            spellcheck={false}
+            value={typed}
+            onInput={(event) => setTyped(event.currentTarget.value)}
+          />
           <p class="hint">It stays in this tab until the tab is closed, and is sent to this coordinator alone.</p>
         </div>
         <button type="submit" class="primary" disabled={typed.trim() === ""}>

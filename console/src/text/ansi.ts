@@ -347,7 +347,11 @@ function extended(numbers: number[], at: number): [Colour | undefined, number] {
   const byte = (number: number | undefined) => Math.min(255, Math.max(0, number ?? 0));
   if (numbers[at] === 5) return [byte(numbers[at + 1]), 2];
   if (numbers[at] === 2) {
-    const rgb = [1, 2, 3].map((offset) => byte(numbers[at + offset]).toString(16).padStart(2, "0"));
+    const rgb = [1, 2, 3].map((offset) =>
+      byte(numbers[at + offset])
+        .toString(16)
+        .padStart(2, "0"),
+    );
     return [`#${rgb.join("")}`, 4];
   }
   return [undefined, 0];

@@ -11,7 +11,6 @@ export interface Piece {
 // line and paragraph separators; embeddings, overrides and isolates; invisible operators; variation selectors beyond
 // emoji's; byte order mark; interlinear annotations; tags. A lone surrogate is no character.
 const INVISIBLE =
-  // biome-ignore lint/suspicious/noControlCharactersInRegex: they are what is looked for
   /[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u00ad\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200f\u2028-\u202e\u2060-\u206f\u3164\ufeff\uffa0\ufff0-\ufffb]|\u{1d173}|[\u{e0000}-\u{e0fff}]|[\ud800-\udbff](?![\udc00-\udfff])|(?<![\ud800-\udbff])[\udc00-\udfff]/gu;
 
 /** Zero-width joiners between these are part of an emoji. */

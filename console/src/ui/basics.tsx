@@ -2,9 +2,9 @@
 
 import type { ComponentChildren, JSX } from "preact";
 import { useState } from "preact/hooks";
-import { denied } from "../api/session";
 import type { OperationName } from "../api/client";
 import { type ApiError, toApiError } from "../api/problem";
+import { denied } from "../api/session";
 import { constant, duration, shortId, time } from "../format";
 import { pieces, plain } from "../text/escape";
 import { now } from "./clock";
@@ -18,7 +18,6 @@ export function Text({ children }: { children: string | undefined }) {
     <bdi>
       {all.map((piece, at) =>
         piece.isEscape ? (
-          // biome-ignore lint/suspicious/noArrayIndexKey: pieces have no other identity
           <span key={at} class="escape">
             {piece.text}
           </span>
@@ -33,7 +32,15 @@ export function Text({ children }: { children: string | undefined }) {
 export type Tone = "neutral" | "run" | "wait" | "ask" | "good" | "bad" | "late" | "off";
 
 /** A small label. */
-export function Chip({ tone = "neutral", title, children }: { tone?: Tone; title?: string; children: ComponentChildren }) {
+export function Chip({
+  tone = "neutral",
+  title,
+  children,
+}: {
+  tone?: Tone;
+  title?: string;
+  children: ComponentChildren;
+}) {
   return (
     <span class={`chip tone-${tone}`} title={title}>
       {children}
@@ -42,9 +49,20 @@ export function Chip({ tone = "neutral", title, children }: { tone?: Tone; title
 }
 
 /** A chip that filters when it is pressed. */
-export function FilterChip(props: { on: boolean; count?: number | undefined; onPress: () => void; tone?: Tone; children: ComponentChildren }) {
+export function FilterChip(props: {
+  on: boolean;
+  count?: number | undefined;
+  onPress: () => void;
+  tone?: Tone;
+  children: ComponentChildren;
+}) {
   return (
-    <button type="button" class={`chip filter tone-${props.tone ?? "neutral"}`} aria-pressed={props.on} onClick={props.onPress}>
+    <button
+      type="button"
+      class={`chip filter tone-${props.tone ?? "neutral"}`}
+      aria-pressed={props.on}
+      onClick={props.onPress}
+    >
       {props.children}
       {props.count !== undefined && <span class="count">{props.count.toLocaleString("en")}</span>}
     </button>
@@ -150,7 +168,12 @@ export function ErrorBox({ error, onRetry }: { error: ApiError | undefined; onRe
 }
 
 /** A page's title, what belongs beside it, and its content. */
-export function Page(props: { title: ComponentChildren; actions?: ComponentChildren; fill?: boolean; children: ComponentChildren }) {
+export function Page(props: {
+  title: ComponentChildren;
+  actions?: ComponentChildren;
+  fill?: boolean;
+  children: ComponentChildren;
+}) {
   return (
     <div class={props.fill ? "page fill" : "page"}>
       <header class="page-head">
@@ -162,7 +185,12 @@ export function Page(props: { title: ComponentChildren; actions?: ComponentChild
   );
 }
 
-export function Panel(props: { title: ComponentChildren; aside?: ComponentChildren; children: ComponentChildren; class?: string }) {
+export function Panel(props: {
+  title: ComponentChildren;
+  aside?: ComponentChildren;
+  children: ComponentChildren;
+  class?: string;
+}) {
   return (
     <section class={`panel ${props.class ?? ""}`}>
       <header>

@@ -23,7 +23,12 @@ export function closeDialog(): void {
 }
 
 /** Asks before something that cannot be undone. Resolves to whether it was confirmed. */
-export function confirmDialog(options: { title: string; body: ComponentChildren; confirm: string; danger?: boolean }): Promise<boolean> {
+export function confirmDialog(options: {
+  title: string;
+  body: ComponentChildren;
+  confirm: string;
+  danger?: boolean;
+}): Promise<boolean> {
   return new Promise((resolve) => {
     const answer = (is: boolean) => {
       resolve(is);

@@ -10,7 +10,12 @@ const TEXT_SHOWN = 2_000;
 /** A JSON text. A text that is no JSON is shown as it is. Numbers keep all their digits. */
 export function JsonTree({ json, open = 2, label }: { json: string; open?: number; label?: string }) {
   const parsed = parseJson(json);
-  if (parsed === undefined) return <pre class="json"><LongText text={json} /></pre>;
+  if (parsed === undefined)
+    return (
+      <pre class="json">
+        <LongText text={json} />
+      </pre>
+    );
   return (
     <div class="json" role="group" aria-label={label ?? "JSON"}>
       <Node value={parsed} open={open} />
@@ -37,14 +42,15 @@ function parseJson(json: string): unknown {
 function Node({ name, value, open }: { name?: string; value: unknown; open: number }) {
   const [isOpen, setOpen] = useState(open > 0);
   const [shown, setShown] = useState(CHILDREN_SHOWN);
-  const label = name === undefined ? null : (
-    <>
-      <span class="json-key">
-        <Text>{name}</Text>
-      </span>
-      <span class="json-mark">: </span>
-    </>
-  );
+  const label =
+    name === undefined ? null : (
+      <>
+        <span class="json-key">
+          <Text>{name}</Text>
+        </span>
+        <span class="json-mark">: </span>
+      </>
+    );
   if (typeof value !== "object" || value === null || value instanceof Digits) {
     return (
       <div class="json-line">

@@ -54,7 +54,16 @@ export function SchemaForm({ schema, value, onChange, onValid, label }: FormProp
       {asJson || !root ? (
         <JsonField label="JSON" value={value} onChange={onChange} onValid={onValid} rows={10} />
       ) : (
-        <Field root={root} schema={root} value={value} onChange={onChange} onValid={onValid} label="" required depth={0} />
+        <Field
+          root={root}
+          schema={root}
+          value={value}
+          onChange={onChange}
+          onValid={onValid}
+          label=""
+          required
+          depth={0}
+        />
       )}
     </fieldset>
   );
@@ -78,7 +87,10 @@ export function resolve(root: Schema, schema: Schema, depth = 0): Schema {
     let at: unknown = root;
     for (const part of schema.$ref.slice(2).split("/")) {
       const name = decodeURIComponent(part).replace(/~1/g, "/").replace(/~0/g, "~");
-      at = typeof at === "object" && at !== null && Object.hasOwn(at, name) ? (at as Record<string, unknown>)[name] : undefined;
+      at =
+        typeof at === "object" && at !== null && Object.hasOwn(at, name)
+          ? (at as Record<string, unknown>)[name]
+          : undefined;
     }
     const { $ref: _, ...rest } = schema;
     return typeof at === "object" && at !== null ? resolve(root, { ...(at as Schema), ...rest }, depth + 1) : {};
@@ -206,7 +218,9 @@ function Field(props: FieldProps) {
           {...described}
           aria-label={props.label ? undefined : "Value"}
           value={value === undefined || value === null ? "" : String(value)}
-          onChange={(event) => onChange(event.currentTarget.value === "" ? undefined : event.currentTarget.value === "true")}
+          onChange={(event) =>
+            onChange(event.currentTarget.value === "" ? undefined : event.currentTarget.value === "true")
+          }
         >
           <option value="">–</option>
           <option value="true">true</option>
@@ -229,7 +243,9 @@ function Field(props: FieldProps) {
           max={schema.maximum}
           aria-label={props.label ? undefined : "Value"}
           value={typeof value === "number" ? value : ""}
-          onInput={(event) => onChange(event.currentTarget.value === "" ? undefined : Number(event.currentTarget.value))}
+          onInput={(event) =>
+            onChange(event.currentTarget.value === "" ? undefined : Number(event.currentTarget.value))
+          }
         />
         {hint}
       </div>

@@ -66,7 +66,8 @@ export function Table<Row>(props: TableProps<Row>) {
     if (!at) return;
     const head = ROW;
     if (row * ROW < at.scrollTop) at.scrollTop = row * ROW;
-    else if ((row + 1) * ROW + head > at.scrollTop + at.clientHeight) at.scrollTop = (row + 1) * ROW + head - at.clientHeight;
+    else if ((row + 1) * ROW + head > at.scrollTop + at.clientHeight)
+      at.scrollTop = (row + 1) * ROW + head - at.clientHeight;
   };
   const open = () => {
     const row = rows[active];
@@ -83,7 +84,9 @@ export function Table<Row>(props: TableProps<Row>) {
       { keys: "j", label: "Next row", run: () => move(active + 1) },
       { keys: "k", label: "Previous row", run: () => move(active - 1) },
       { keys: "o", label: "Open the row", run: open },
-      ...(onSelect ? [{ keys: "x", label: "Choose the row", run: () => rows[active] && toggle(keyOf(rows[active] as Row)) }] : []),
+      ...(onSelect
+        ? [{ keys: "x", label: "Choose the row", run: () => rows[active] && toggle(keyOf(rows[active] as Row)) }]
+        : []),
     ],
     [active, rows, selected],
   );
@@ -104,8 +107,16 @@ export function Table<Row>(props: TableProps<Row>) {
   const isAll = rows.length > 0 && selected !== undefined && rows.every((row) => selected.has(keyOf(row)));
   return (
     <div class="table-box">
-      {/* biome-ignore lint/a11y/noNoninteractiveTabindex: a region that scrolls must be reachable by keyboard */}
-      <div class="table-scroll" ref={scroller} onScroll={measure} tabIndex={0} onKeyDown={onKeyDown} role="table" aria-label={props.label} aria-rowcount={rows.length + 1}>
+      <div
+        class="table-scroll"
+        ref={scroller}
+        onScroll={measure}
+        tabIndex={0}
+        onKeyDown={onKeyDown}
+        role="table"
+        aria-label={props.label}
+        aria-rowcount={rows.length + 1}
+      >
         <div role="rowgroup" class="table-head">
           <div class="tr" role="row" aria-rowindex={1} style={{ gridTemplateColumns: template }}>
             {onSelect && (
@@ -130,7 +141,6 @@ export function Table<Row>(props: TableProps<Row>) {
             const at = first + offset;
             const key = keyOf(row);
             return (
-              // biome-ignore lint/a11y/useKeyWithClickEvents: the table handles keys, and the row has a link
               <div
                 key={key}
                 role="row"
@@ -146,7 +156,12 @@ export function Table<Row>(props: TableProps<Row>) {
               >
                 {onSelect && (
                   <span role="cell" class="td">
-                    <input type="checkbox" aria-label={`Choose ${key}`} checked={selected?.has(key) ?? false} onChange={() => toggle(key)} />
+                    <input
+                      type="checkbox"
+                      aria-label={`Choose ${key}`}
+                      checked={selected?.has(key) ?? false}
+                      onChange={() => toggle(key)}
+                    />
                   </span>
                 )}
                 {columns.map((column) => (

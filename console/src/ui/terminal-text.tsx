@@ -46,7 +46,6 @@ function Styled({ text, style }: { text: string; style: Style }) {
   const all = pieces(text);
   const content = all.map((piece, at) =>
     piece.isEscape ? (
-      // biome-ignore lint/suspicious/noArrayIndexKey: pieces have no other identity
       <span key={at} class="escape">
         {piece.text}
       </span>
@@ -66,7 +65,8 @@ function Styled({ text, style }: { text: string; style: Style }) {
 
 function classesOf(style: Style): string {
   const names: string[] = [];
-  for (const name of ["bold", "dim", "italic", "underline", "strike"] as const) if (style[name]) names.push(`t-${name}`);
+  for (const name of ["bold", "dim", "italic", "underline", "strike"] as const)
+    if (style[name]) names.push(`t-${name}`);
   if (style.inverse) names.push("t-inverse");
   if (typeof style.fg === "number" && style.fg < 16) names.push(`t-fg${style.fg}`);
   if (typeof style.bg === "number" && style.bg < 16) names.push(`t-bg${style.bg}`);
@@ -102,7 +102,6 @@ export function TerminalText({ text }: { text: string }) {
   return (
     <div class="terminal">
       {lines.slice(0, shown).map((line, at) => (
-        // biome-ignore lint/suspicious/noArrayIndexKey: a line has no other identity
         <div key={at} class="line">
           <TerminalLine line={line} />
         </div>

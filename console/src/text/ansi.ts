@@ -145,9 +145,11 @@ export class Terminal {
   private control(code: number, character: string, touch: (row: number) => void): void {
     switch (this.state) {
       case "text":
-        return this.textControl(code, character, touch);
+        this.textControl(code, character, touch);
+        return;
       case "escape":
-        return this.escape(character);
+        this.escape(character);
+        return;
       case "skip":
         this.state = "text";
         return;

@@ -7,11 +7,10 @@ export interface Piece {
   isEscape: boolean;
 }
 
-// Controls (without tab and line feed); soft hyphen; Arabic letter mark; zero-width characters and marks of direction;
-// line and paragraph separators; embeddings, overrides and isolates; invisible operators; variation selectors beyond
-// emoji's; byte order mark; interlinear annotations; tags. A lone surrogate is no character.
-const INVISIBLE =
-  /[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u00ad\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200f\u2028-\u202e\u2060-\u206f\u3164\ufeff\uffa0\ufff0-\ufffb]|\u{1d173}|[\u{e0000}-\u{e0fff}]|[\ud800-\udbff](?![\udc00-\udfff])|(?<![\ud800-\udbff])[\udc00-\udfff]/gu;
+// Controls (without tab and line feed), format characters (marks, overrides and isolates of direction, zero-width
+// characters, tags), separators of lines and paragraphs, lone surrogates, and others that have no picture, such as
+// fillers. The selectors of the form of an emoji may stay.
+const INVISIBLE = /(?![\t\n\ufe0e\ufe0f])[\p{Cc}\p{Cf}\p{Zl}\p{Zp}\p{Cs}\p{DI}]/gu;
 
 /** Zero-width joiners between these are part of an emoji. */
 const PICTURE = /\p{Extended_Pictographic}|\p{Emoji_Modifier}|\ufe0f/u;

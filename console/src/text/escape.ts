@@ -10,6 +10,7 @@ export interface Piece {
 // Controls (without tab and line feed), format characters (marks, overrides and isolates of direction, zero-width
 // characters, tags), separators of lines and paragraphs, lone surrogates, and others that have no picture, such as
 // fillers. The selectors of the form of an emoji may stay.
+// biome-ignore lint/suspicious/noMisleadingCharacterClass: the selectors are meant alone
 const INVISIBLE = /(?![\t\n\ufe0e\ufe0f])[\p{Cc}\p{Cf}\p{Zl}\p{Zp}\p{Cs}\p{DI}]/gu;
 
 /** Zero-width joiners between these are part of an emoji. */

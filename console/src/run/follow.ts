@@ -1,0 +1,69 @@
+import { type Signal, useSignal } from "@preact/signals";
+import { useEffect, useRef } from "preact/hooks";
+import { key } from "../api/session";
+import { type FloorPolicy, type RunEvent, type WatchState, watch } from "../api/watch";
+import { RunModel } from "./model";
+
+export interface Following {
+  model: RunModel;
+  /** Counts up at most once a frame while events arrive. */
+  version: Signal<number>;
+  state: Signal<WatchState>;
+}
+
+/** Events that one frame takes at most; the rest waits for the next, so that no frame is late. */
+const FRAME_MS = 12;
+const LOT = 200;
+
+/** Follows a run. Events are collected and shown once a frame. */
+export function useRun(runId: string, floor: FloorPolicy): Following {
+  const version = useSignal(0);
+  const state = useSignal<WatchState>({ is: "connecting" });
+  const model = useRef(new RunModel());
+  const of = `${runId} ${floor} ${key.value}`;
+  const shown = useRef(of);
+  if (shown.current !== of) {
+    shown.current = of;
+    model.current = new RunModel();
+  }
+  useEffect(() => {
+    const stop = new AbortController();
+    const target = model.current;
+    let waiting: RunEvent[] = [];
+    let frame: number | undefined;
+    const flush = () => {
+      frame = undefined;
+      const until = performance.now() + FRAME_MS;
+      let taken = 0;
+      while (taken < waiting.length && performance.now() < until) {
+        target.take(waiting.slice(taken, taken + LOT));
+        taken += LOT;
+      }
+      waiting = waiting.slice(taken);
+      version.value += 1;
+      if (waiting.length > 0) schedule();
+    };
+    // A hidden page has no frames; its events are taken by a timer, so that they do not pile up.
+    const schedule = () => {
+      if (frame !== undefined) return;
+      frame =
+        document.visibilityState === "visible"
+          ? requestAnimationFrame(flush)
+          : (setTimeout(flush, 500) as unknown as number);
+    };
+    watch({
+      runId,
+      floor,
+      signal: stop.signal,
+      onEvents: (batch) => {
+        for (const event of batch) waiting.push(event);
+        schedule();
+      },
+      onState: (next) => {
+        state.value = next;
+      },
+    });
+    return () => stop.abort();
+  }, [of]);
+  return { model: model.current, version, state };
+}

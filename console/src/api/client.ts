@@ -10,11 +10,16 @@ type Methods = "get" | "post" | "delete";
 type PathsOf<M extends Methods> = {
   [P in keyof paths]: paths[P][M] extends { responses: unknown } ? P : never;
 }[keyof paths];
-type JsonOf<T> = T extends { content: { "application/json": infer J } } ? J : never;
+type JsonOf<T> = T extends { content: { "application/json": infer J } }
+  ? J
+  : // Returned as one JSON object to clients that do not accept a stream.
+    T extends { content: { "text/event-stream": infer E } }
+    ? E
+    : never;
 type Answer<O> = O extends { responses: infer R }
-  ? R extends { 200: infer A }
+  ? R extends { 201: infer A }
     ? JsonOf<A>
-    : R extends { 201: infer A }
+    : R extends { 200: infer A }
       ? JsonOf<A>
       : unknown
   : unknown;

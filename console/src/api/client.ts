@@ -50,12 +50,20 @@ export function fill(path: string, parameters: Record<string, unknown> = {}): st
   return path.replace(/\{(\w+)\}/g, (_, name: string) => encodeURIComponent(String(parameters[name] ?? "")));
 }
 
-/** Sends a request and returns a successful response. Every other answer is thrown as an [`ApiError`]. */
+/** Refusals that hold for every further request of the operation. Others concern one run or one tool. */
+const LASTING = new Set(["ROLE_MISSING", "ANSWER_TOKENS_OFF"]);
+
+/**
+ * Sends a request and returns a successful response. Every other answer is thrown as an [`ApiError`]. A request with an
+ * `authorization` of its own does not touch the session.
+ */
 export async function send(method: string, url: string, init: RequestInit = {}, operation?: string): Promise<Response> {
   const sentKey = key.value;
+  const own = init.headers as Record<string, string> | undefined;
+  const hasOwnKey = own?.["authorization"] !== undefined;
   let response: Response;
   try {
-    const headers = { ...authorization(), ...(init.headers as Record<string, string> | undefined) };
+    const headers = { ...authorization(), ...own };
     response = await fetch(url, { ...init, method, headers, cache: "no-store", credentials: "same-origin" });
   } catch (error) {
     if (init.signal?.aborted) throw error;
@@ -63,10 +71,11 @@ export async function send(method: string, url: string, init: RequestInit = {}, 
   }
   if (response.ok) return response;
   const error = await ApiError.of(response);
+  if (hasOwnKey) throw error;
   if (response.status === 401 && key.value === sentKey) {
     signOut(sentKey === "" ? "This coordinator knows its callers." : `The session has ended: ${error.message}`);
   }
-  if (response.status === 403 && operation !== undefined) deny(operation, error.message);
+  if (operation !== undefined && LASTING.has(error.reason)) deny(operation, error.message);
   throw error;
 }
 

@@ -1,6 +1,7 @@
 // A form from a JSON Schema. What has no field of its own is edited as JSON; the coordinator checks everything again.
 
 import { useId, useState } from "preact/hooks";
+import { plain } from "../text/escape";
 import { Text } from "./basics";
 
 export type Schema = {
@@ -11,6 +12,8 @@ export type Schema = {
   required?: string[];
   items?: Schema;
   enum?: unknown[];
+  /** Names of the values of `enum`, for people, as MCP has them. */
+  enumNames?: string[];
   const?: unknown;
   default?: unknown;
   format?: string;
@@ -79,6 +82,18 @@ function parseSchema(text: string): Schema | undefined {
 }
 
 const DEPTH_MAX = 6;
+/** A required choice among at most this many values is shown as all of them. */
+const RADIOS_MAX = 5;
+const SIMPLE = new Set(["string", "number", "integer", "boolean"]);
+
+/** The value of an item that was just added. */
+function empty(items: Schema): Json {
+  if (items.default !== undefined) return items.default as Json;
+  const type = typeOf(items);
+  if (type === "boolean") return false;
+  if (type === "number" || type === "integer") return items.minimum ?? 0;
+  return type === "string" ? "" : {};
+}
 
 /** Follows references within the document, and the one kind of a value that may also be null. */
 export function resolve(root: Schema, schema: Schema, depth = 0): Schema {
@@ -104,7 +119,11 @@ export function resolve(root: Schema, schema: Schema, depth = 0): Schema {
     }
     if (others.every((choice) => choice.const !== undefined)) {
       const { anyOf: _a, oneOf: _o, ...rest } = schema;
-      return { ...rest, enum: others.map((choice) => choice.const) };
+      return {
+        ...rest,
+        enum: others.map((choice) => choice.const),
+        enumNames: others.map((choice) => choice.title ?? optionText(choice.const)),
+      };
     }
   }
   if (schema.allOf?.length === 1) {
@@ -112,6 +131,38 @@ export function resolve(root: Schema, schema: Schema, depth = 0): Schema {
     return resolve(root, { ...(schema.allOf[0] as Schema), ...rest }, depth + 1);
   }
   return schema;
+}
+
+function optionText(value: unknown): string {
+  return typeof value === "string" ? value : JSON.stringify(value);
+}
+
+/** The value with which a form begins: the defaults of the schema. */
+export function defaults(root: Schema, schema: Schema = root, depth = 0): Json | undefined {
+  const resolved = resolve(root, schema);
+  if (resolved.default !== undefined) return resolved.default as Json;
+  if (!resolved.properties || depth > DEPTH_MAX) return undefined;
+  const object: Record<string, Json> = {};
+  for (const [name, property] of Object.entries(resolved.properties)) {
+    const value = defaults(root, property, depth + 1);
+    if (value !== undefined) object[name] = value;
+  }
+  return Object.keys(object).length > 0 || depth === 0 ? object : undefined;
+}
+
+/** The required fields that have no value, as paths such as `file.name`. */
+export function missing(root: Schema, value: Json | undefined, schema: Schema = root, depth = 0): string[] {
+  const resolved = resolve(root, schema);
+  if (!resolved.properties || depth > DEPTH_MAX) return [];
+  const object = typeof value === "object" && value !== null && !Array.isArray(value) ? value : {};
+  const paths: string[] = [];
+  for (const [name, property] of Object.entries(resolved.properties)) {
+    const at = Object.hasOwn(object, name) ? object[name] : undefined;
+    if (at === undefined) {
+      if (resolved.required?.includes(name)) paths.push(name);
+    } else paths.push(...missing(root, at, property, depth + 1).map((path) => `${name}.${path}`));
+  }
+  return paths;
 }
 
 function typeOf(schema: Schema): string | undefined {
@@ -152,7 +203,25 @@ function Field(props: FieldProps) {
     </label>
   );
   if (schema.enum) {
+    const texts = schema.enum.map((one, index) => plain(schema.enumNames?.[index] ?? optionText(one)));
     const at = schema.enum.findIndex((one) => JSON.stringify(one) === JSON.stringify(value));
+    const choose = (index: number) => onChange(schema.enum?.[index] as Json | undefined);
+    if (props.required && texts.length <= RADIOS_MAX) {
+      return (
+        <fieldset class="field choices" {...described}>
+          <legend>
+            <Text>{props.label || "Value"}</Text> <span class="required">required</span>
+          </legend>
+          {texts.map((text, index) => (
+            <label key={text} class="option">
+              <input type="radio" name={id} checked={index === at} onChange={() => choose(index)} />
+              <span>{text}</span>
+            </label>
+          ))}
+          {hint}
+        </fieldset>
+      );
+    }
     return (
       <div class="field">
         {label}
@@ -161,18 +230,84 @@ function Field(props: FieldProps) {
           {...described}
           aria-label={props.label ? undefined : "Value"}
           value={String(at)}
-          onChange={(event) => onChange(schema.enum?.[Number(event.currentTarget.value)] as Json | undefined)}
+          onChange={(event) => choose(Number(event.currentTarget.value))}
         >
           <option value="-1">–</option>
-          {schema.enum.map((one, index) => (
-            <option key={JSON.stringify(one)} value={String(index)}>
-              {typeof one === "string" ? one : JSON.stringify(one)}
+          {texts.map((text, index) => (
+            <option key={text} value={String(index)}>
+              {text}
             </option>
           ))}
         </select>
         {hint}
       </div>
     );
+  }
+  if (type === "array" && schema.items && props.depth < DEPTH_MAX) {
+    const items = resolve(props.root, schema.items);
+    const list = Array.isArray(value) ? value : [];
+    if (items.enum) {
+      return (
+        <fieldset class="field choices" {...described}>
+          <legend>
+            <Text>{props.label || "Value"}</Text>
+          </legend>
+          {items.enum.map((one, index) => {
+            const has = list.some((other) => JSON.stringify(other) === JSON.stringify(one));
+            const others = list.filter((other) => JSON.stringify(other) !== JSON.stringify(one));
+            return (
+              <label key={JSON.stringify(one)} class="option">
+                <input
+                  type="checkbox"
+                  checked={has}
+                  onChange={() => onChange(has ? others : [...list, one as Json])}
+                />
+                <span>{plain(items.enumNames?.[index] ?? optionText(one))}</span>
+              </label>
+            );
+          })}
+          {hint}
+        </fieldset>
+      );
+    }
+    if (SIMPLE.has(typeOf(items) ?? "") || items.properties) {
+      return (
+        <fieldset class="nested" {...described}>
+          <legend>
+            <Text>{props.label || "Items"}</Text>
+            {props.required ? <span class="required"> required</span> : null}
+          </legend>
+          {hint}
+          {list.map((one, index) => (
+            <div key={`${list.length} ${index}`} class="item">
+              <Field
+                root={props.root}
+                schema={schema.items as Schema}
+                value={one}
+                onChange={(to) => onChange(list.map((old, other) => (other === index ? (to ?? empty(items)) : old)))}
+                onValid={props.onValid}
+                label={String(index + 1)}
+                required
+                depth={props.depth + 1}
+              />
+              <button
+                type="button"
+                class="plain"
+                aria-label={`Remove item ${index + 1}`}
+                onClick={() => onChange(list.filter((_, other) => other !== index))}
+              >
+                Remove
+              </button>
+            </div>
+          ))}
+          <div>
+            <button type="button" class="plain" onClick={() => onChange([...list, empty(items)])}>
+              Add an item
+            </button>
+          </div>
+        </fieldset>
+      );
+    }
   }
   if (type === "object" && schema.properties && props.depth < DEPTH_MAX) {
     const object = typeof value === "object" && value !== null && !Array.isArray(value) ? value : {};

@@ -1,12 +1,14 @@
 // The forms by which a person answers a call, or decides on it. The run page and the inbox share them.
 
-import { useState } from "preact/hooks";
-import { api } from "../api/client";
+import { useId, useMemo, useState } from "preact/hooks";
+import { api, type Schemas } from "../api/client";
 import { usePoll } from "../api/poll";
+import { type ApiError, toApiError } from "../api/problem";
 import { pretty } from "../format";
-import { ActionButton, Text } from "./basics";
+import { plain, safeLink } from "../text/escape";
+import { ActionButton, ErrorBox, Text } from "./basics";
 import { JsonTree } from "./json-tree";
-import { type Json, SchemaForm } from "./schema-form";
+import { defaults, type Json, missing, SchemaForm, wellFormed } from "./schema-form";
 import { announce } from "./toast";
 
 interface OfCall {
@@ -41,55 +43,156 @@ function parseObject(json: string): Record<string, unknown> {
   }
 }
 
+/** The answer to a call, as the API takes it. */
+export type Output = { result: Result[] } | { error: string };
+type Result = { text: string } | { json: string };
+/** One answer as `outputs` of the request. */
+export function toOutput(callId: string, output: Output): Schemas["ToolOutput"] {
+  return { call_id: callId, ...output } as Schemas["ToolOutput"];
+}
+
 /** Answers a call that waits for its client. */
 export function AnswerForm({ runId, callId, tool, args, onDone }: OfCall) {
   const manifest = useTool(tool);
-  const [failing, setFailing] = useState(false);
-  const send = async (output: { result?: { text: string }[] | { json: string }[]; error?: string }) => {
+  const send = async (output: Output) => {
     await api.post("/v1/runs/{run_id}/outputs", {
       path: { run_id: runId },
-      body: { outputs: [{ call_id: callId, ...output }] },
+      body: { outputs: [toOutput(callId, output)] },
     });
     announce("Answered", "good");
     onDone?.();
   };
+  return <AnswerFields tool={tool} args={args} outputSchema={manifest?.output_schema} onSend={send} />;
+}
+
+/** Performs a request and keeps its error, so that it is shown beside the form. */
+function useGuard() {
+  const [error, setError] = useState<ApiError | undefined>(undefined);
+  const guard = async (request: () => Promise<unknown>) => {
+    setError(undefined);
+    try {
+      await request();
+    } catch (failure) {
+      setError(toApiError(failure));
+    }
+  };
+  return { error, guard };
+}
+
+interface AnswerFieldsProps {
+  tool: string;
+  /** The arguments of the call: JSON as text. */
+  args: string;
+  outputSchema: string | undefined;
+  onSend: (output: Output) => Promise<unknown>;
+}
+
+/** The form alone: it reads nothing from the API. */
+export function AnswerFields({ tool, args, outputSchema, onSend }: AnswerFieldsProps) {
+  const [failing, setFailing] = useState(false);
+  const { error, guard } = useGuard();
+  const send = (result: Result) => guard(() => onSend({ result: [result] }));
   const parsed = parseObject(args);
-  const isQuestion = typeof parsed["question"] === "string";
+  const isElicitation = tool === "elicitation" && typeof parsed["message"] === "string";
+  const isQuestion = !isElicitation && typeof parsed["question"] === "string";
   return (
     <div class="act">
-      {isQuestion ? (
-        <QuestionForm
-          question={parsed as Question}
-          onSend={(result) => send({ result: [result] as { text: string }[] })}
-        />
-      ) : (
+      {isElicitation && <ElicitationForm question={parsed as unknown as Elicitation} onSend={send} />}
+      {isQuestion && <QuestionForm question={parsed as Question} onSend={send} />}
+      {!isElicitation && !isQuestion && (
         <>
-          <JsonTree json={args} label="Arguments" />
-          <ResultForm
-            schema={manifest?.output_schema || undefined}
-            onSend={(result) => send({ result: [result] as { text: string }[] })}
-          />
+          <JsonTree json={args === "" ? "{}" : args} label="Arguments" />
+          <ResultForm key={outputSchema} schema={outputSchema || undefined} onSend={send} />
         </>
       )}
+      <ErrorBox error={error} />
       {failing ? (
-        <FailForm onSend={(error) => send({ error })} onBack={() => setFailing(false)} />
+        <FailForm onSend={(why) => guard(() => onSend({ error: why }))} onBack={() => setFailing(false)} />
       ) : (
-        <button type="button" class="link" onClick={() => setFailing(true)}>
-          It cannot be answered …
-        </button>
+        <div>
+          <button type="button" class="link" onClick={() => setFailing(true)}>
+            It cannot be answered …
+          </button>
+        </div>
       )}
     </div>
   );
 }
 
-type Result = { text: string } | { json: string };
+interface Elicitation {
+  message: string;
+  mode?: string;
+  url?: string;
+  requestedSchema?: unknown;
+}
+
+/** A question of a running tool: a form by its schema, or a page that the person opens. */
+function ElicitationForm({
+  question,
+  onSend,
+}: {
+  question: Elicitation;
+  onSend: (result: Result) => Promise<unknown>;
+}) {
+  const schema = useMemo(() => wellFormed(question.requestedSchema), [JSON.stringify(question.requestedSchema)]);
+  const [value, setValue] = useState<Json | undefined>(() => defaults(schema));
+  const [isValid, setValid] = useState(true);
+  const isPage = typeof question.url === "string";
+  const lacking = isPage ? [] : missing(schema, value);
+  const link = isPage ? safeLink(question.url ?? "") : undefined;
+  const act = (action: "accept" | "decline" | "cancel") =>
+    onSend({
+      json: JSON.stringify(action === "accept" && !isPage ? { action, content: value ?? {} } : { action }),
+    });
+  return (
+    <div class="question">
+      <p class="question-text">
+        <Text>{question.message}</Text>
+      </p>
+      {isPage &&
+        (link ? (
+          <p>
+            The question is on a page of another site:{" "}
+            <a href={link} target="_blank" rel="noopener noreferrer">
+              <Text>{link}</Text>
+            </a>
+          </p>
+        ) : (
+          <p>
+            The question names a page that cannot be opened: <Text>{question.url}</Text>
+          </p>
+        ))}
+      {!isPage && Object.keys(schema.properties ?? {}).length > 0 && (
+        <SchemaForm schema={schema} value={value} onChange={setValue} onValid={setValid} label="Answer" />
+      )}
+      <div class="act-buttons">
+        <ActionButton
+          operation="POST /v1/runs/{run_id}/outputs"
+          kind="primary"
+          disabled={!isValid || lacking.length > 0}
+          title={lacking.length > 0 ? `Required: ${plain(lacking.join(", "))}` : "Accept"}
+          onPress={() => act("accept")}
+        >
+          {isPage ? "Agree" : "Send the answer"}
+        </ActionButton>
+        <ActionButton operation="POST /v1/runs/{run_id}/outputs" onPress={() => act("decline")}>
+          Decline
+        </ActionButton>
+        <ActionButton operation="POST /v1/runs/{run_id}/outputs" onPress={() => act("cancel")}>
+          Dismiss
+        </ActionButton>
+      </div>
+    </div>
+  );
+}
 
 function QuestionForm({ question, onSend }: { question: Question; onSend: (result: Result) => Promise<unknown> }) {
-  const options = (question.options ?? []).map((option) =>
+  const options = (Array.isArray(question.options) ? question.options : []).map((option) =>
     typeof option === "string"
       ? { label: option, description: "" }
-      : { label: option.label ?? "", description: option.description ?? "" },
+      : { label: String(option?.label ?? ""), description: String(option?.description ?? "") },
   );
+  const id = useId();
   const [chosen, setChosen] = useState<string[]>([]);
   const [typed, setTyped] = useState("");
   const isMulti = question.multi_select === true;
@@ -112,7 +215,7 @@ function QuestionForm({ question, onSend }: { question: Question; onSend: (resul
         <label key={option.label} class="option">
           <input
             type={isMulti ? "checkbox" : "radio"}
-            name="option"
+            name={id}
             checked={chosen.includes(option.label)}
             onChange={() => toggle(option.label)}
           />
@@ -151,6 +254,7 @@ function QuestionForm({ question, onSend }: { question: Question; onSend: (resul
 }
 
 function ResultForm({ schema, onSend }: { schema: string | undefined; onSend: (result: Result) => Promise<unknown> }) {
+  const id = useId();
   const [value, setValue] = useState<Json | undefined>(undefined);
   const [isValid, setValid] = useState(true);
   const [text, setText] = useState("");
@@ -158,8 +262,8 @@ function ResultForm({ schema, onSend }: { schema: string | undefined; onSend: (r
     return (
       <>
         <div class="field">
-          <label for="answer">Result, as text</label>
-          <textarea id="answer" rows={4} value={text} onInput={(event) => setText(event.currentTarget.value)} />
+          <label for={id}>Result, as text</label>
+          <textarea id={id} rows={4} value={text} onInput={(event) => setText(event.currentTarget.value)} />
         </div>
         <div class="act-buttons">
           <ActionButton
@@ -192,11 +296,12 @@ function ResultForm({ schema, onSend }: { schema: string | undefined; onSend: (r
 }
 
 function FailForm({ onSend, onBack }: { onSend: (error: string) => Promise<unknown>; onBack: () => void }) {
+  const id = useId();
   const [why, setWhy] = useState("");
   return (
     <div class="field">
-      <label for="why-not">Why it cannot be answered, for the model</label>
-      <textarea id="why-not" rows={2} value={why} onInput={(event) => setWhy(event.currentTarget.value)} />
+      <label for={id}>Why it cannot be answered, for the model</label>
+      <textarea id={id} rows={2} value={why} onInput={(event) => setWhy(event.currentTarget.value)} />
       <div class="act-buttons">
         <button type="button" onClick={onBack}>
           Back
@@ -221,14 +326,16 @@ export function ApproveForm({ runId, callId, tool, args, onDone }: OfCall) {
   const [isEditing, setEditing] = useState(false);
   const [isValid, setValid] = useState(true);
   const [reason, setReason] = useState("");
-  const decide = async (decision: { approve: { arguments?: string } } | { reject: { reason: string } }) => {
-    await api.post("/v1/runs/{run_id}/decisions", {
-      path: { run_id: runId },
-      body: { decisions: [{ call_id: callId, ...decision }] },
+  const { error, guard } = useGuard();
+  const decide = (decision: { approve: { arguments?: string } } | { reject: { reason: string } }) =>
+    guard(async () => {
+      await api.post("/v1/runs/{run_id}/decisions", {
+        path: { run_id: runId },
+        body: { decisions: [{ call_id: callId, ...decision }] },
+      });
+      announce("approve" in decision ? "Approved" : "Rejected", "good");
+      onDone?.();
     });
-    announce("approve" in decision ? "Approved" : "Rejected", "good");
-    onDone?.();
-  };
   const approve = () =>
     decide({ approve: isEditing && edited !== undefined ? { arguments: JSON.stringify(edited) } : {} });
   const startEditing = () => {
@@ -287,6 +394,7 @@ export function ApproveForm({ runId, callId, tool, args, onDone }: OfCall) {
           Reject
         </ActionButton>
       </div>
+      <ErrorBox error={error} />
     </div>
   );
 }

@@ -1,6 +1,6 @@
 // A form from a JSON Schema. What has no field of its own is edited as JSON; the coordinator checks everything again.
 
-import { useId, useState } from "preact/hooks";
+import { useId, useMemo, useState } from "preact/hooks";
 import { plain } from "../text/escape";
 import { Text } from "./basics";
 
@@ -44,7 +44,10 @@ interface FormProps {
 
 /** A form with a switch to the JSON behind it. */
 export function SchemaForm({ schema, value, onChange, onValid, label }: FormProps) {
-  const root = typeof schema === "string" ? parseSchema(schema) : schema;
+  const root = useMemo(
+    () => (typeof schema === "string" ? parseSchema(schema) : schema && wellFormed(schema)),
+    [schema],
+  );
   const [asJson, setAsJson] = useState(root === undefined);
   return (
     <fieldset class="schema-form">
@@ -72,13 +75,51 @@ export function SchemaForm({ schema, value, onChange, onValid, label }: FormProp
   );
 }
 
-function parseSchema(text: string): Schema | undefined {
+/** A schema as text; undefined if it is none. */
+export function parseSchema(text: string): Schema | undefined {
   try {
     const parsed = JSON.parse(text);
-    return typeof parsed === "object" && parsed !== null ? parsed : undefined;
+    return typeof parsed === "object" && parsed !== null ? wellFormed(parsed) : undefined;
   } catch {
     return undefined;
   }
+}
+
+const isObject = (value: unknown): value is Record<string, unknown> =>
+  typeof value === "object" && value !== null && !Array.isArray(value);
+const isText = (value: unknown) => typeof value === "string";
+const isNumber = (value: unknown) => typeof value === "number";
+const isTexts = (value: unknown) => Array.isArray(value) && value.every(isText);
+const CHECKS: Record<string, (value: unknown) => boolean> = {
+  type: (value) => isText(value) || isTexts(value),
+  title: isText,
+  description: isText,
+  required: isTexts,
+  enum: Array.isArray,
+  enumNames: isTexts,
+  format: isText,
+  $ref: isText,
+  minimum: isNumber,
+  maximum: isNumber,
+};
+
+/** The schema without members of a wrong type: schemas of questions and tools are written by others. */
+export function wellFormed(schema: unknown, depth = 0): Schema {
+  if (!isObject(schema) || depth > 32) return {};
+  const clean: [string, unknown][] = [];
+  for (const [name, value] of Object.entries(schema)) {
+    if (name === "properties" || name === "$defs" || name === "definitions") {
+      if (isObject(value)) {
+        const members = Object.entries(value).map(([key, member]) => [key, wellFormed(member, depth + 1)]);
+        clean.push([name, Object.fromEntries(members)]);
+      }
+    } else if (name === "items") {
+      if (isObject(value)) clean.push([name, wellFormed(value, depth + 1)]);
+    } else if (name === "anyOf" || name === "oneOf" || name === "allOf") {
+      if (Array.isArray(value)) clean.push([name, value.map((one) => wellFormed(one, depth + 1))]);
+    } else if (CHECKS[name]?.(value) ?? (name === "const" || name === "default")) clean.push([name, value]);
+  }
+  return Object.fromEntries(clean) as Schema;
 }
 
 const DEPTH_MAX = 6;
@@ -257,11 +298,7 @@ function Field(props: FieldProps) {
             const others = list.filter((other) => JSON.stringify(other) !== JSON.stringify(one));
             return (
               <label key={JSON.stringify(one)} class="option">
-                <input
-                  type="checkbox"
-                  checked={has}
-                  onChange={() => onChange(has ? others : [...list, one as Json])}
-                />
+                <input type="checkbox" checked={has} onChange={() => onChange(has ? others : [...list, one as Json])} />
                 <span>{plain(items.enumNames?.[index] ?? optionText(one))}</span>
               </label>
             );

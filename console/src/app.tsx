@@ -2,6 +2,7 @@ import type { ComponentType } from "preact";
 import { useEffect, useRef } from "preact/hooks";
 import { connectionLost } from "./api/poll";
 import { key, keyNeeded, signOut } from "./api/session";
+import { AnswerPage } from "./pages/answer";
 import { CallPage } from "./pages/call";
 import { CallsPage } from "./pages/calls";
 import { HealthPage } from "./pages/health";
@@ -59,7 +60,6 @@ function Current() {
     return <CallPage key={`${second}/${fourth}`} runId={second} callId={fourth} />;
   if (first === "runs" && second) return <RunPage key={second} runId={second} />;
   if (first === "tools" && second) return <ToolPage key={second} name={second} />;
-  if (first === "answer") return <InboxPage />;
   const place = PLACES.find((one) => one.path === first);
   if (!place) {
     return (
@@ -179,6 +179,17 @@ export function App() {
     event.preventDefault();
     main.current?.focus();
   };
+  // A link to one question is for people without a key, who can see no other page.
+  if (route.value.parts[0] === "answer") {
+    return (
+      <div class="app alone">
+        <main id="main" ref={main} tabIndex={-1}>
+          <AnswerPage key={path} />
+        </main>
+        <Toasts />
+      </div>
+    );
+  }
   if (keyNeeded.value !== "") {
     return (
       <>

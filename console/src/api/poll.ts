@@ -1,7 +1,7 @@
 // Data that is fetched again and again while it is shown.
 
 import { type Signal, signal, useSignal } from "@preact/signals";
-import { useEffect } from "preact/hooks";
+import { useEffect, useRef } from "preact/hooks";
 import { type ApiError, toApiError } from "./problem";
 import { key } from "./session";
 import { pause } from "./watch";
@@ -26,7 +26,7 @@ const BACKOFF_LONGEST_MS = 10_000;
 
 /**
  * Fetches at once and then every `everyMs`, while the page is visible. `deps` are values on which the request depends;
- * when one changes, old data is dropped and the request is made anew.
+ * when one changes, the request is made anew.
  */
 export function usePoll<T>(
   fetcher: (signal: AbortSignal) => Promise<T>,
@@ -34,11 +34,13 @@ export function usePoll<T>(
   deps: unknown[] = [],
 ): Poll<T> {
   const state = useSignal<Polled<T>>({ data: undefined, error: undefined, at: 0 }) as Poll<T>;
+  const refresh = useRef(() => {});
+  state.refresh ??= () => refresh.current();
   useEffect(() => {
     const stop = new AbortController();
     let wake = new AbortController();
     let asked = false;
-    state.refresh = () => {
+    refresh.current = () => {
       asked = true;
       wake.abort();
     };

@@ -72,6 +72,7 @@ export class Sums {
 
 const OVERSCAN_PX = 300;
 const NEAR_END_PX = 24;
+const MEASURES_MAX = 20;
 
 export function VirtualList<Item extends Sized>(props: Props<Item>) {
   const { items, keyOf } = props;
@@ -81,6 +82,7 @@ export function VirtualList<Item extends Sized>(props: Props<Item>) {
   const first = useRef<Item | undefined>(undefined);
   const follows = useRef(true);
   const lastTop = useRef(0);
+  const measures = useRef(0);
   const [isAway, setAway] = useState(false);
   const [, setTick] = useState(0);
 
@@ -116,7 +118,9 @@ export function VirtualList<Item extends Sized>(props: Props<Item>) {
     }
     if (follows.current) view.scrollTop = view.scrollHeight;
     else if (shift !== 0) view.scrollTop += shift;
-    if (changed) setTick((tick) => tick + 1);
+    // Heights that never settle must not render for ever.
+    measures.current = changed ? measures.current + 1 : 0;
+    if (changed && measures.current < MEASURES_MAX) setTick((tick) => tick + 1);
   });
   useLayoutEffect(() => {
     const observer = new ResizeObserver(() => setTick((tick) => tick + 1));

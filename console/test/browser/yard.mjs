@@ -43,7 +43,7 @@ function start(args) {
 }
 
 /** `toolyard dev`, until `stop`. */
-export async function dev() {
+export async function dev(args = []) {
   const root = mkdtempSync(join(tmpdir(), "console-"));
   const child = start([
     "dev",
@@ -55,6 +55,7 @@ export async function dev() {
     root,
     "-o",
     "json",
+    ...args,
   ]);
   while (!child.said.out.includes("\n")) {
     if (!child.isRunning()) throw new Error(`dev ended: ${child.said.err}`);
@@ -91,6 +92,18 @@ export async function coordinator(natsUrl, port, args = []) {
     await sleep(50);
   }
   return { url, kill: child.kill };
+}
+
+/** A worker beside `dev`, at the same broker. It is up when the coordinator lists it. */
+export async function worker(yard, pool, args) {
+  const child = start(["worker", "--nats-url", yard.nats_url, "--pool", pool, ...args]);
+  for (let round = 0; ; round += 1) {
+    if (!child.isRunning() || round > 600) throw new Error(`the worker is not up: ${child.said.err}`);
+    const { workers } = await (await fetch(`${yard.url}/v1/workers?pool=${pool}`)).json();
+    if ((workers ?? []).some((one) => one.pulling)) break;
+    await sleep(50);
+  }
+  return { kill: child.kill, isRunning: child.isRunning };
 }
 
 /** Requests to a coordinator. */

@@ -5,12 +5,13 @@ import { api, type Schemas } from "../api/client";
 import { usePoll } from "../api/poll";
 import { openLinkDialog } from "../inbox/link-dialog";
 import { neighbour, preview, rowKey } from "../inbox/rows";
-import { FilterBar, TextFilter } from "../list/filters";
+import { TextFilter } from "../list/filters";
 import { ListFooter } from "../list/footer";
 import { PAGE_ROWS, usePages } from "../list/pages";
 import { href, navigate, route, setQuery } from "../router";
 import { useShortcuts } from "../shortcuts";
 import "../styles/page-inbox.css";
+import "../styles/page-lists.css";
 import { AnswerForm, ApproveForm, useTool } from "../ui/act";
 import { Chip, Empty, ErrorBox, Fact, FilterChip, Id, Page, StateBadge, Text, Time } from "../ui/basics";
 import { JsonTree } from "../ui/json-tree";
@@ -101,10 +102,10 @@ export function InboxPage() {
             answers
           </FilterChip>
         </div>
-        <FilterBar>
+        <search class="filter-bar">
           <TextFilter name="tool" label="Tool" />
           <TextFilter name="tenant" label="Tenant" />
-        </FilterBar>
+        </search>
       </div>
       <ErrorBox error={listed.error?.isTransient ? undefined : listed.error} />
       <div class="inbox">
@@ -287,12 +288,12 @@ function Waiting({ runId, callId, onDone }: { runId: string; callId: string; onD
             <Time at={call.create_time} age />
           </Fact>
           {isApproval && (
-            <Fact name="Decide">
+            <Fact name="Decide by">
               <Time at={call.approval_deadline} age />
             </Fact>
           )}
           {isAnswer && (
-            <Fact name="Answer">
+            <Fact name="Answer by">
               <Time at={call.deadline} age />
             </Fact>
           )}

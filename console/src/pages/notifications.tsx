@@ -8,7 +8,7 @@ import { count } from "../format";
 import { href, route, setQuery } from "../router";
 import "../styles/page-fleet.css";
 import "../styles/page-lists.css";
-import { ActionButton, ErrorBox, Id, Page, Text, Time } from "../ui/basics";
+import { ActionButton, ErrorBox, Id, Page, Panel, Text, Time } from "../ui/basics";
 import { confirmDialog, openDialog } from "../ui/dialog";
 import { JsonTree } from "../ui/json-tree";
 import { type Column, Table } from "../ui/table";
@@ -98,6 +98,7 @@ export function NotificationsPage() {
     PARKED_MS,
   );
   const { data, error } = polled.value;
+  const isOff = error?.reason === "WEBHOOKS_OFF";
   const every = data?.rows ?? [];
   const endpoints = useMemo(() => [...new Set(every.map((one) => one.endpoint ?? ""))].sort(), [every]);
   const rows = endpoint === "" ? every : every.filter((one) => one.endpoint === endpoint);
@@ -166,36 +167,52 @@ export function NotificationsPage() {
         A notification is parked when its endpoint has not accepted it within the time of the endpoint. It is kept until
         it is 7 days old.
       </p>
-      <search class="filter-bar">
-        <select
-          aria-label="Endpoint"
-          value={endpoint}
-          onChange={(event) => setQuery({ endpoint: event.currentTarget.value })}
-        >
-          <option value="">every endpoint</option>
-          {[...new Set([...endpoints, ...(endpoint ? [endpoint] : [])])].map((one) => (
-            <option key={one} value={one}>
-              {one}
-            </option>
-          ))}
-        </select>
-      </search>
-      <ErrorBox error={error?.isTransient && data ? undefined : error} onRetry={polled.refresh} />
-      <Table
-        label="Parked notifications"
-        columns={COLUMNS}
-        rows={rows}
-        keyOf={(one) => one.webhook_id ?? ""}
-        selected={selected}
-        onSelect={setSelected}
-        empty={data ? "No notification is parked." : error ? "They could not be read." : "Reading …"}
-        footer={
-          <span class="number">
-            {count(rows.length)}
-            {data?.more && "; no more are read"}
-          </span>
-        }
-      />
+      {isOff ? (
+        <Panel title="Notifications are off">
+          <div class="panel-body health-text">
+            <p>
+              <Text>{error.message}</Text>.
+            </p>
+            <p class="muted">
+              The file names the endpoints that are told when runs end or need a person. Without it nothing is sent and
+              nothing can be parked.
+            </p>
+          </div>
+        </Panel>
+      ) : (
+        <>
+          <search class="filter-bar">
+            <select
+              aria-label="Endpoint"
+              value={endpoint}
+              onChange={(event) => setQuery({ endpoint: event.currentTarget.value })}
+            >
+              <option value="">every endpoint</option>
+              {[...new Set([...endpoints, ...(endpoint ? [endpoint] : [])])].map((one) => (
+                <option key={one} value={one}>
+                  {one}
+                </option>
+              ))}
+            </select>
+          </search>
+          <ErrorBox error={error?.isTransient && data ? undefined : error} onRetry={polled.refresh} />
+          <Table
+            label="Parked notifications"
+            columns={COLUMNS}
+            rows={rows}
+            keyOf={(one) => one.webhook_id ?? ""}
+            selected={selected}
+            onSelect={setSelected}
+            empty={data ? "No notification is parked." : error ? "They could not be read." : "Reading …"}
+            footer={
+              <span class="number">
+                {count(rows.length)}
+                {data?.more && "; no more are read"}
+              </span>
+            }
+          />
+        </>
+      )}
     </Page>
   );
 }

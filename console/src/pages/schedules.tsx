@@ -6,10 +6,12 @@ import { api, type Schemas } from "../api/client";
 import { usePoll } from "../api/poll";
 import { requestId } from "../api/request-id";
 import { constant, count } from "../format";
-import { FilterBar, TextFilter } from "../list/filters";
+import { TextFilter } from "../list/filters";
 import { href, navigate, route, setQuery } from "../router";
 import { NewSchedule } from "../schedule/form";
 import { timeOf, timing, toolsOf } from "../schedule/spec";
+import "../styles/page-fleet.css";
+import "../styles/page-lists.css";
 import "../styles/page-schedules.css";
 import {
   ActionButton,
@@ -155,9 +157,9 @@ export function SchedulesPage() {
           </FilterChip>
         ))}
       </div>
-      <FilterBar>
+      <search class="filter-bar">
         <TextFilter name="tenant" label="Tenant" />
-      </FilterBar>
+      </search>
       <ErrorBox error={error?.isTransient && data ? undefined : error} onRetry={polled.refresh} />
       <div class={chosen ? "schedules with-one" : "schedules"}>
         <Table

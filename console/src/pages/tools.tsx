@@ -9,6 +9,7 @@ import { count } from "../format";
 import { FilterBar, TextFilter } from "../list/filters";
 import { href, route, setQuery } from "../router";
 import "../styles/page-fleet.css";
+import "../styles/page-lists.css";
 import { Chip, ErrorBox, FilterChip, Page, Panel, Text } from "../ui/basics";
 import { type Column, Table } from "../ui/table";
 

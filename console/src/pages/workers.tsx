@@ -9,6 +9,7 @@ import { count } from "../format";
 import { FilterBar, TextFilter } from "../list/filters";
 import { href, route } from "../router";
 import "../styles/page-fleet.css";
+import "../styles/page-lists.css";
 import { ActionButton, Chip, Empty, ErrorBox, Id, Page, Panel, Text, Time } from "../ui/basics";
 import { confirmDialog } from "../ui/dialog";
 import { type Column, Table } from "../ui/table";
@@ -282,7 +283,7 @@ function columns(refresh: () => void): Column<Worker>[] {
     {
       key: "drain",
       title: "",
-      width: "6.5rem",
+      width: "8rem",
       align: "end",
       cell: (worker) => (
         <ActionButton

@@ -33,6 +33,12 @@ interface TableProps<Row> {
 
 const ROW = 32;
 const OVERSCAN = 8;
+/** The width below which the columns are not squeezed: head and rows are separate grids, and must agree on it. */
+export function leastWidth(columns: readonly { width: string }[], hasBoxes: boolean): string {
+  const rems = columns.map((column) => Number(/([\d.]+)rem/.exec(column.width)?.[1] ?? 0));
+  return `${rems.reduce((sum, rem) => sum + rem, hasBoxes ? 2 : 0)}rem`;
+}
+
 /** Rows from the end at which more are fetched. */
 const NEAR_END = 60;
 
@@ -104,6 +110,7 @@ export function Table<Row>(props: TableProps<Row>) {
   };
 
   const template = `${onSelect ? "2rem " : ""}${columns.map((column) => column.width).join(" ")}`;
+  const minWidth = leastWidth(columns, onSelect !== undefined);
   const isAll = rows.length > 0 && selected !== undefined && rows.every((row) => selected.has(keyOf(row)));
   return (
     <div class="table-box">
@@ -117,7 +124,7 @@ export function Table<Row>(props: TableProps<Row>) {
         aria-label={props.label}
         aria-rowcount={rows.length + 1}
       >
-        <div role="rowgroup" class="table-head">
+        <div role="rowgroup" class="table-head" style={{ minWidth }}>
           <div class="tr" role="row" aria-rowindex={1} style={{ gridTemplateColumns: template }}>
             {onSelect && (
               <span role="columnheader" class="th">
@@ -136,7 +143,7 @@ export function Table<Row>(props: TableProps<Row>) {
             ))}
           </div>
         </div>
-        <div role="rowgroup" class="table-body" style={{ height: `${rows.length * ROW}px` }}>
+        <div role="rowgroup" class="table-body" style={{ height: `${rows.length * ROW}px`, minWidth }}>
           {rows.slice(first, last).map((row, offset) => {
             const at = first + offset;
             const key = keyOf(row);

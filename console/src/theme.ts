@@ -1,18 +1,19 @@
 import { effect, signal } from "@preact/signals";
+import { ofBrowser } from "./storage";
 
 export type Theme = "system" | "light" | "dark";
 const KEY = "toolyard.theme";
-const stored = localStorage.getItem(KEY);
+const stored = ofBrowser.get(KEY);
 
 /** Light, dark, or as the system is set. */
 export const theme = signal<Theme>(stored === "light" || stored === "dark" ? stored : "system");
 
 effect(() => {
   if (theme.value === "system") {
-    localStorage.removeItem(KEY);
+    ofBrowser.remove(KEY);
     delete document.documentElement.dataset["theme"];
   } else {
-    localStorage.setItem(KEY, theme.value);
+    ofBrowser.set(KEY, theme.value);
     document.documentElement.dataset["theme"] = theme.value;
   }
 });

@@ -1,6 +1,6 @@
 import { expect, it } from "vitest";
 import type { RunEvent } from "../src/api/watch";
-import { barsOf } from "../src/run/gantt";
+import { barsOf } from "../src/run/bars";
 import { ITEMS_MAX, RunModel } from "../src/run/model";
 
 let sequence = 0;

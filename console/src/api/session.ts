@@ -1,9 +1,10 @@
 import { signal } from "@preact/signals";
+import { ofTab } from "../storage";
 
 const KEY = "toolyard.key";
 
 /** The key that requests are sent with; empty if none. It is kept until the tab is closed. */
-export const key = signal(sessionStorage.getItem(KEY) ?? "");
+export const key = signal(ofTab.get(KEY) ?? "");
 
 /** Why the page asks for a key; empty while it does not ask. */
 export const keyNeeded = signal("");
@@ -12,14 +13,14 @@ export const keyNeeded = signal("");
 export const denied = signal<ReadonlyMap<string, string>>(new Map());
 
 export function signIn(newKey: string): void {
-  sessionStorage.setItem(KEY, newKey);
+  ofTab.set(KEY, newKey);
   key.value = newKey;
   denied.value = new Map();
   keyNeeded.value = "";
 }
 
 export function signOut(why: string): void {
-  sessionStorage.removeItem(KEY);
+  ofTab.remove(KEY);
   key.value = "";
   denied.value = new Map();
   keyNeeded.value = why;

@@ -46,7 +46,7 @@ const ROWS_WANTED = 60;
 const keyOf = (listed: Call) => `${listed.run_id} ${listed.call?.call_id}`;
 
 const COLUMNS: Column<Call>[] = [
-  { key: "state", title: "State", width: "11rem", cell: ({ call }) => <StateBadge state={call?.state} /> },
+  { key: "state", title: "State", width: "12rem", cell: ({ call }) => <StateBadge state={call?.state} /> },
   {
     key: "tool",
     title: "Tool",
@@ -75,7 +75,7 @@ const COLUMNS: Column<Call>[] = [
   },
   { key: "pool", title: "Pool", width: "8rem", cell: ({ call }) => <Text>{call?.pool || "–"}</Text> },
   { key: "tenant", title: "Tenant", width: "8rem", cell: ({ tenant }) => <Text>{tenant || "–"}</Text> },
-  { key: "attempts", title: "Attempts", width: "5rem", align: "end", cell: ({ call }) => call?.attempts ?? 0 },
+  { key: "attempts", title: "Attempts", width: "6rem", align: "end", cell: ({ call }) => call?.attempts ?? 0 },
   { key: "error", title: "Error", width: "minmax(8rem, 1fr)", cell: ({ call }) => <Trouble call={call} /> },
   { key: "created", title: "Created", width: "8.5rem", cell: ({ create_time }) => <Time at={create_time} age /> },
   {

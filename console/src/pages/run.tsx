@@ -1,22 +1,20 @@
-import { useSignal } from "@preact/signals";
 import { useEffect, useState } from "preact/hooks";
 import { api, type Schemas } from "../api/client";
 import { type Poll, usePoll } from "../api/poll";
 import type { FloorPolicy, WatchState } from "../api/watch";
 import { count } from "../format";
-import { href, navigate, route, setQuery } from "../router";
+import { href, route, setQuery } from "../router";
 import { CallPanel } from "../run/call-panel";
-import { asCurl, asPython, asTypeScript } from "../run/copy";
+import { CopyMenu } from "../run/copy-menu";
 import { useRun } from "../run/follow";
 import { Gantt, GanttLegend } from "../run/gantt";
 import type { RunModel } from "../run/model";
 import { Events, Stream } from "../run/stream";
 import "../styles/page-run.css";
 import { useShortcuts } from "../shortcuts";
-import { ActionButton, CopyButton, Duration, Empty, ErrorBox, Fact, Id, StateBadge, Text, Time } from "../ui/basics";
+import { ActionButton, Duration, Empty, ErrorBox, Fact, Id, StateBadge, Text, Time } from "../ui/basics";
 import { confirmDialog } from "../ui/dialog";
 import { JsonTree } from "../ui/json-tree";
-import { saveText } from "../ui/terminal-text";
 import { announce } from "../ui/toast";
 
 const FLOORS: [FloorPolicy, string][] = [
@@ -287,38 +285,4 @@ function Live({ watching }: { watching: WatchState }) {
       </span>
     </span>
   );
-}
-
-function CopyMenu({ run }: { run: Schemas["Run"] | undefined }) {
-  const open = useSignal(false);
-  if (!run) return null;
-  const save = () => saveText(JSON.stringify(run, null, 2), `${run.run_id ?? "run"}.json`);
-  return (
-    <details
-      class="menu"
-      open={open.value}
-      onToggle={(event) => {
-        open.value = event.currentTarget.open;
-      }}
-      onKeyDown={(event) => {
-        if (event.key === "Escape") open.value = false;
-      }}
-    >
-      <summary>Copy as</summary>
-      <div class="menu-items">
-        <CopyButton text={() => asCurl(run)}>curl</CopyButton>
-        <CopyButton text={() => asPython(run)}>Python</CopyButton>
-        <CopyButton text={() => asTypeScript(run)}>TypeScript</CopyButton>
-        <CopyButton text={() => run.run_id ?? ""}>the id</CopyButton>
-        <button type="button" class="plain" onClick={save}>
-          Save as JSON
-        </button>
-      </div>
-    </details>
-  );
-}
-
-/** Opens the run into which a call was redriven. */
-export function openRun(runId: string | undefined): void {
-  if (runId) navigate(href("runs", runId));
 }

@@ -21,7 +21,7 @@ const STATES = ["IN_PROGRESS", "REQUIRES_ACTION", "COMPLETED", "FAILED", "CANCEL
 const ROWS_WANTED = 60;
 
 const COLUMNS: Column<Run>[] = [
-  { key: "state", title: "State", width: "9.5rem", cell: (run) => <StateBadge state={run.status} /> },
+  { key: "state", title: "State", width: "11rem", cell: (run) => <StateBadge state={run.status} /> },
   {
     key: "id",
     title: "Run",

@@ -11,7 +11,7 @@ import { confirmDialog } from "../ui/dialog";
 import { JsonTree } from "../ui/json-tree";
 import { announce } from "../ui/toast";
 import { Content } from "./content";
-import { asCurl, asPython, asTypeScript } from "./copy";
+import { CopyMenu } from "./copy-menu";
 import type { CallModel } from "./model";
 
 interface Props {
@@ -108,7 +108,7 @@ export function CallPanel({ runId, call, model, run, onChanged }: Props) {
             </Fact>
           )}
           <Fact name="Attempts">{call.attempts ?? 0}</Fact>
-          {call.priority && call.priority !== "PRIORITY_NORMAL" && (
+          {/_(LOW|HIGH)$/.test(call.priority ?? "") && (
             <Fact name="Priority">{constant(call.priority, "PRIORITY_")}</Fact>
           )}
           {!isFinal(state) && call.deadline && (
@@ -219,13 +219,7 @@ function Buttons({ runId, call, state, run, onChanged }: ButtonsProps) {
           </ActionButton>
         </>
       )}
-      {run && (
-        <>
-          <CopyButton text={() => asCurl(run, call.call_id)}>Copy as curl</CopyButton>
-          <CopyButton text={() => asPython(run, call.call_id)}>Python</CopyButton>
-          <CopyButton text={() => asTypeScript(run, call.call_id)}>TypeScript</CopyButton>
-        </>
-      )}
+      {run && call.call_id && <CopyMenu run={run} call={call.call_id} />}
     </div>
   );
 }

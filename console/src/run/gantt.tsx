@@ -4,75 +4,8 @@ import { duration, time } from "../format";
 import { plain } from "../text/escape";
 import { Text, toneOf } from "../ui/basics";
 import { now } from "../ui/clock";
-import type { CallModel, RunModel } from "./model";
-
-interface Bar {
-  kind: "wait" | "delay" | "ask" | "run" | "failed" | "void" | "pause" | "speak" | "stop";
-  from: number;
-  to: number;
-  label: string;
-}
-
-/** The bars of a call. What is not over lasts until `until`. */
-export function barsOf(call: CallModel, until: number): Bar[] {
-  const end = call.ended ?? until;
-  const bars: Bar[] = [];
-  const add = (kind: Bar["kind"], from: number, to: number, label: string) => {
-    if (to > from || kind === "run" || kind === "failed" || kind === "void")
-      bars.push({ kind, from, to: Math.max(from, to), label });
-  };
-  let at = call.opened;
-  if (call.approval) {
-    const to = call.approval.to ?? end;
-    add(
-      "ask",
-      call.approval.from,
-      to,
-      call.approval.approved === false ? "awaited approval, rejected" : "awaits approval",
-    );
-    at = Math.max(at, to);
-  }
-  if (call.notBefore && call.notBefore > at) {
-    const to = Math.min(call.notBefore, end);
-    add("delay", at, to, "delayed");
-    at = to;
-  }
-  if (call.waiting) {
-    add("ask", call.waiting.from, call.waiting.to ?? end, "waits for its client");
-    return finish(call, bars, end, until);
-  }
-  for (const [index, attempt] of call.attempts.entries()) {
-    if (attempt.start > at)
-      add(
-        index === 0 ? "wait" : "pause",
-        at,
-        attempt.start,
-        index === 0 ? "waits for its turn and a worker" : "waits for the next attempt",
-      );
-    const to = attempt.end ?? call.attempts[index + 1]?.start ?? end;
-    const worker = attempt.worker ? ` on ${attempt.worker}` : "";
-    const kind = attempt.withdrawn ? "void" : attempt.error ? "failed" : "run";
-    add(
-      kind,
-      attempt.start,
-      to,
-      `attempt ${attempt.number}${worker}${attempt.error ? `: ${attempt.error}` : ""}${attempt.withdrawn ? ", output withdrawn" : ""}`,
-    );
-    at = Math.max(at, to);
-  }
-  if (call.attempts.length === 0 && end > at) add("wait", at, end, "waits for its turn and a worker");
-  else if (call.attempts.length > 0 && end > at && call.attempts.at(-1)?.error)
-    add("pause", at, end, "waits for the next attempt");
-  return finish(call, bars, end, until);
-}
-
-function finish(call: CallModel, bars: Bar[], end: number, until: number): Bar[] {
-  if (call.cancelRequested !== undefined)
-    bars.push({ kind: "stop", from: call.cancelRequested, to: end, label: "is being cancelled" });
-  if (call.speaking !== undefined)
-    bars.push({ kind: "speak", from: Math.min(call.speaking, end), to: call.ended ?? until, label: "has the floor" });
-  return bars;
-}
+import { type Bar, barsOf } from "./bars";
+import type { RunModel } from "./model";
 
 const STEPS_MS = [
   1, 2, 5, 10, 20, 50, 100, 200, 500, 1e3, 2e3, 5e3, 1e4, 15e3, 3e4, 6e4, 12e4, 3e5, 6e5, 9e5, 18e5, 36e5, 72e5, 216e5,
@@ -106,7 +39,11 @@ export function Gantt({ model, chosen, onChoose }: Props) {
         <span role="columnheader" class="gantt-track" aria-label="Time since the run was opened">
           {ticks.map((at) => (
             <span key={at} class="gantt-tick" style={{ left: `${(at / span) * 100}%` }}>
-              {at === 0 ? "0" : duration(at).replace(/\.0+ /, " ")}
+              {at === 0
+                ? "0"
+                : duration(at)
+                    .replace(/\.0+ /, " ")
+                    .replace(/ 0[smh]$/, "")}
             </span>
           ))}
         </span>

@@ -53,7 +53,7 @@ function StreamItem({ item, hue }: { item: Item; hue: string }) {
       );
     case "notice":
       return (
-        <div class={`said notice tone-${item.tone} ${hue}`}>
+        <div class={`said remark tone-${item.tone} ${hue}`}>
           <span class="mono">
             <Text>{item.call}</Text>
           </span>{" "}

@@ -27,8 +27,8 @@ const COLUMN_MAX = 500;
 const PADDING = " ".repeat(COLUMN_MAX);
 /** A longer line is not edited: what would overwrite it begins a new line. */
 const EDITED_MAX = 16_384;
-/** Characters that may be erased for each character of output. */
-const WORK_EACH = 64;
+/** Characters that may be filled or erased for each character of output. */
+const WORK_EACH = 8;
 /** Lines that a cursor may go up. */
 const UP_MAX = 50;
 /** A sequence that is longer is no sequence, and dropped. */
@@ -279,7 +279,11 @@ export class Terminal {
       this.column = 0;
       line = this.line();
     }
-    if (this.column > line.length) line.write(line.length, PADDING.slice(0, this.column - line.length), PLAIN);
+    const gap = Math.min(this.column - line.length, COLUMN_MAX);
+    if (gap > 0 && gap <= this.work) {
+      this.work -= gap;
+      line.write(line.length, PADDING.slice(0, gap), PLAIN);
+    }
     this.column = Math.min(this.column, line.length);
     line.write(this.column, text, this.style);
     this.column += text.length;

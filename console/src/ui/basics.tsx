@@ -115,8 +115,17 @@ export function Time({ at, age }: { at: string | undefined; age?: boolean }) {
 }
 
 function ago(ms: number): string {
-  if (ms < -1_000) return `in ${duration(-ms)}`;
-  return ms < 1_000 ? "now" : `${duration(Math.floor(ms / 1_000) * 1_000).replace(/\.\d+/, "")} ago`;
+  if (ms < -1_000) return `in ${roughly(-ms)}`;
+  return ms < 1_000 ? "now" : `${roughly(ms)} ago`;
+}
+
+/** A duration in one unit. */
+function roughly(ms: number): string {
+  const seconds = Math.floor(ms / 1_000);
+  if (seconds < 100) return `${seconds} s`;
+  if (seconds < 100 * 60) return `${Math.floor(seconds / 60)} min`;
+  if (seconds < 48 * 3_600) return `${Math.floor(seconds / 3_600)} h`;
+  return `${Math.floor(seconds / 86_400)} days`;
 }
 
 /** From one time to another, or to now. */

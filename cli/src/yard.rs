@@ -109,7 +109,7 @@ impl Yard {
             redis_url: None,
             redis_ca: None,
             admin: None,
-            api: coordinator::ApiOptions { open_to_all, ..coordinator::ApiOptions::default() },
+            api: coordinator::ApiOptions { open_to_all, console: true, ..coordinator::ApiOptions::default() },
         };
         let bound = Coordinator::bind(options).await?.with_hooks(hooks).with_webhooks(webhooks).await?;
         let bound = history.into_iter().fold(bound, Coordinator::with_history);

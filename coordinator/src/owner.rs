@@ -61,6 +61,7 @@ use crate::fleet::registry::Registry;
 use crate::hook_notices::HookNotices;
 use crate::index::projector::Projector;
 use crate::metrics::Ends;
+use crate::overview::Overview;
 use crate::nats::feed::{Batch, Fed, Feeds};
 use crate::nats::journal::{Decoded, Journal, counted_bytes};
 use crate::nats::notifications::Queue;
@@ -149,6 +150,7 @@ pub(crate) struct Io {
     pub(crate) callers: Callers,
     pub(crate) quotas: Quotas,
     pub(crate) turns: TurnOrder,
+    pub(crate) overview: Overview,
     pub(crate) paused: watch::Receiver<Arc<Paused>>,
     pub(crate) webhooks: Webhooks,
     /// The queue of webhooks, if there are webhooks.
@@ -205,6 +207,7 @@ pub(crate) struct OwnerTask {
 pub(crate) fn new(io: Io) -> (OwnerHandle, OwnerTask) {
     let (sender, requests) = mpsc::channel(REQUESTS_MAX);
     let ledger = OwnerHandle(sender);
+    let ends = Ends::new(io.overview.clone());
     let keeper = OwnerTask {
         io,
         requests,
@@ -232,7 +235,7 @@ pub(crate) fn new(io: Io) -> (OwnerHandle, OwnerTask) {
         log_left: HashMap::new(),
         stopping: HashSet::new(),
         limited: false,
-        ends: Ends::default(),
+        ends,
         lag: Lag::default(),
     };
     (ledger, keeper)
@@ -506,6 +509,11 @@ fn claim(owner: &Owner, shard: Shard) -> Option<u64> {
 fn count_ends(ends: &mut Ends, run: &Run, entry: &Entry, heard: &[Fact], registry: &watch::Receiver<Arc<Registry>>) {
     for heard in heard {
         ends.accepted(run, heard);
+        if let Fact::AttemptStarted { attempt, .. } = heard
+            && let Some(call) = run.call(attempt.call)
+        {
+            ends.started(call, attempt.number, entry.at, &registry.borrow());
+        }
         if let Fact::CallEnded { call } = heard
             && let Some(call) = run.call(*call)
         {

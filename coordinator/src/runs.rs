@@ -57,6 +57,7 @@ use crate::quotas::Quotas;
 use crate::readers::{Reader, WatchError};
 use crate::requests::RequestKey;
 use crate::shards::{Owned, ShardSet};
+use crate::overview::Overview;
 use crate::turns::TurnOrder;
 use owner::{Expected, Known};
 
@@ -80,6 +81,7 @@ pub(crate) struct Parts {
     pub(crate) callers: Callers,
     pub(crate) quotas: Quotas,
     pub(crate) turns: TurnOrder,
+    pub(crate) overview: Overview,
     pub(crate) pauses: Pauses,
     pub(crate) signals: Signals,
     /// How long after its end a run with `store: false` can be read.

@@ -35,6 +35,7 @@ use crate::owner::OwnerHandle;
 use crate::quotas::Quotas;
 use crate::schedules::{ScheduleTask, Schedules};
 use crate::shards::Owned;
+use crate::overview::Overview;
 use crate::turns::TurnOrder;
 use crate::{Coordinator, DRAIN, Error, api, history_writer, index, monitor, nats, notifications, owner, runs};
 
@@ -137,6 +138,7 @@ struct Shared {
     signals: Signals,
     quotas: Quotas,
     turns: TurnOrder,
+    overview: Overview,
     pauses: Pauses,
     schedules: Schedules,
     registry: watch::Receiver<Arc<Registry>>,
@@ -183,6 +185,7 @@ impl Shared {
             callers: self.callers.clone(),
             quotas: self.quotas.clone(),
             turns: self.turns.clone(),
+            overview: self.overview.clone(),
             paused: self.pauses.current.clone(),
             webhooks: webhooks.unwrap_or_default(),
             letters,
@@ -242,6 +245,7 @@ impl Shared {
             callers: self.callers.clone(),
             quotas: self.quotas.clone(),
             turns: self.turns.clone(),
+            overview: self.overview.clone(),
             pauses: self.pauses.clone(),
             signals: self.signals.clone(),
             erase_after,
@@ -250,7 +254,12 @@ impl Shared {
     }
 
     /// The API, and its uploads in progress; starts the delivery of notifications and the firing of schedules.
-    fn api(&self, runs: runs::Runs, is_tls: bool, tasks: &mut Tasks) -> (api::Api, Uploads) {
+    fn api(
+        &self,
+        runs: runs::Runs,
+        (is_tls, console): (bool, bool),
+        tasks: &mut Tasks,
+    ) -> (api::Api, Uploads) {
         if let Some(api::Notices { webhooks, queue }) = self.notices.clone() {
             tasks.spawn(|end| notifications::keep(webhooks, queue, self.owned.clone(), end));
         }
@@ -270,6 +279,7 @@ impl Shared {
             floor_policies: Arc::clone(&self.floor_policies),
             abandoned,
             inlined: Default::default(),
+            console,
             stop: tasks.stop.clone(),
         };
         (api, uploads)
@@ -329,6 +339,7 @@ impl Coordinator {
             journal,
             quotas,
             turns,
+            overview: Overview::default(),
             pauses,
             schedules,
             registry,
@@ -352,7 +363,7 @@ impl Coordinator {
         let mut holding = JoinSet::new();
         holding.spawn(membership.hold(written, leave.clone()));
         let runs = shared.runs(handle, self.hooks, (self.erase_after, self.attached_only));
-        let (api, uploads) = shared.api(runs, files.tls.is_some(), &mut tasks);
+        let (api, uploads) = shared.api(runs, (files.tls.is_some(), self.console), &mut tasks);
         let (listener, tls, connections_max) = (self.listener, files.tls, self.connections_max);
         let requests = api::serve(api::Port { listener, tls, connections_max, hosts }, api, served, || {
             tracing::info!(%address, "serving");

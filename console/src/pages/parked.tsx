@@ -38,7 +38,7 @@ const COLUMNS: Column<Call>[] = [
     width: "minmax(10rem, 1.2fr)",
     cell: ({ call }) => constant(call?.error_kind, "CALL_ERROR_KIND_").replace("unspecified", "") || "–",
   },
-  { key: "attempts", title: "Attempts", width: "5.5rem", align: "end", cell: ({ call }) => call?.attempts ?? 0 },
+  { key: "attempts", title: "Attempts", width: "6.5rem", align: "end", cell: ({ call }) => call?.attempts ?? 0 },
   {
     key: "call",
     title: "Call",
@@ -145,8 +145,8 @@ export function ParkedPage() {
       }
     >
       <p class="muted page-note">
-        These calls used up their attempts, or their outcome is unknown. Redriving executes tool and arguments again, in
-        a new run; the old call keeps its error.
+        These calls ended without a result although another attempt might have succeeded. Redriving executes tool and
+        arguments again, in a new run; the old call keeps its error.
       </p>
       <FilterBar>
         <TextFilter name="tool" label="Tool" />

@@ -37,8 +37,8 @@ const COLUMNS: Column<Tool>[] = [
       </a>
     ),
   },
-  { key: "state", title: "State", width: "7.5rem", cell: (tool) => <Availability tool={tool} /> },
-  { key: "permission", title: "Permission", width: "6.5rem", cell: (tool) => <PermissionChip tool={tool} /> },
+  { key: "state", title: "State", width: "8.5rem", cell: (tool) => <Availability tool={tool} /> },
+  { key: "permission", title: "Permission", width: "7.5rem", cell: (tool) => <PermissionChip tool={tool} /> },
   {
     key: "description",
     title: "Description",

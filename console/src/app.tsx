@@ -80,7 +80,7 @@ function Sidebar() {
   const here = route.value.parts[0] ?? "overview";
   return (
     <nav class="sidebar" aria-label="Pages">
-      <a class="brand" href={href("overview")}>
+      <a class="brand" href={href("overview")} aria-label="Toolyard">
         <Icon name="logo" />
         <span>Toolyard</span>
       </a>

@@ -76,12 +76,12 @@ const COLUMNS: Column<Webhook>[] = [
   },
   {
     key: "body",
-    title: "",
+    title: "Body",
     width: "5.5rem",
     align: "end",
     cell: (one) => (
       <button type="button" class="link" onClick={() => showBody(one)}>
-        Body …
+        Show …
       </button>
     ),
   },

@@ -282,7 +282,7 @@ function columns(refresh: () => void): Column<Worker>[] {
     },
     {
       key: "drain",
-      title: "",
+      title: "Operation",
       width: "8rem",
       align: "end",
       cell: (worker) => (

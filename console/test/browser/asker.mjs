@@ -35,5 +35,5 @@ createInterface({ input: process.stdin }).on("line", (line) => {
     waiting.set(question, id);
     const message = `Deploy ${params.arguments.change}?`;
     send({ id: question, method: "elicitation/create", params: { message, requestedSchema: REQUESTED } });
-  } else if (id !== undefined) send({ id, result: {} });
+  } else if (id !== undefined) send({ id, error: { code: -32601, message: `unknown method ${method}` } });
 });

@@ -41,7 +41,11 @@ before(async () => {
   yard = await dev(["--webhooks", file]);
   api = client(yard.url);
   const server = new URL("asker.mjs", import.meta.url).pathname;
-  asker = await worker(yard, "asking", ["--mcp", `${process.execPath} ${server}`]);
+  asker = await worker(yard, "asking", ["--sandbox", "none", "--mcp", `${process.execPath} ${server}`]);
+  for (let round = 0; round < 200; round += 1) {
+    if (((await api.get("/tools?pool=asking")).tools ?? []).length > 0) break;
+    await sleep(50);
+  }
   engine = await browser();
 });
 
@@ -212,9 +216,12 @@ test("a tool is found, tried, paused and resumed", async () => {
 });
 
 test("a tool that does not exist is an error with what to do", async () => {
-  const shown = await open(engine, yard.url, "#/tools/no_such%3Cb%3Etool");
+  const shown = await open(engine, yard.url, "#/tools/no_such_tool");
   await shown.page.waitForSelector(".error-box >> text=TOOL_NOT_FOUND");
   await shown.page.waitForSelector(".error-box >> text=/list the tools/");
+  await shown.page.goto(`${yard.url}/console/#/tools/${encodeURIComponent("<b>\u202e")}`);
+  await shown.page.waitForSelector(".error-box >> text=MALFORMED");
+  assert.deepEqual(shown.errors, []);
   await shown.close();
 });
 
@@ -240,15 +247,14 @@ test("a worker is drained, and a pool is paused", async () => {
 });
 
 test("parked calls are redriven and dropped", async () => {
-  await api.post("/pauses", { pool: "main" }).catch(() => api.post("/pauses", { tool: "bash" }));
+  await api.post("/pauses", { pool: "local" });
   const fields = { queue_timeout: "0.5s" };
   const ids = [];
   for (const name of ["redrive", "drop"]) {
     ids.push(await api.run([bash("echo again", { call_id: name, ...fields })]));
   }
   for (const id of ids) await api.ended(id);
-  for (const pause of (await api.get("/pauses")).pauses ?? [])
-    await api.post("/pauses/resume", pause.pool ? { pool: pause.pool } : { tool: pause.tool });
+  await api.post("/pauses/resume", { pool: "local" });
   const shown = await open(engine, yard.url, "#/parked");
   await shown.page.getByLabel(`Choose ${ids[1]} drop`).check();
   await shown.shot("parked-light");
@@ -271,7 +277,7 @@ test("parked notifications are sent again", async () => {
   await api.ended(id);
   const shown = await open(engine, yard.url, "#/notifications");
   await shown.page.waitForSelector("text=run.cancelled", { timeout: 30_000 });
-  await shown.page.getByRole("button", { name: "Body …" }).first().click();
+  await shown.page.getByRole("button", { name: "Show …" }).first().click();
   await shown.page.waitForSelector("dialog >> text=run_id");
   await shown.page.keyboard.press("Escape");
   await shown.shot("notifications-light");
@@ -291,7 +297,7 @@ test("a schedule is created, fired, paused, resumed and deleted", async () => {
   await shown.page.getByRole("link", { name: "New schedule" }).click();
   await shown.page.getByLabel("Name").fill("nightly <b>\u202e check");
   await shown.page.getByLabel("Cron expression", { exact: true }).last().fill("0 0 30 2 *");
-  await shown.page.getByLabel("Tool").fill("bash");
+  await shown.page.getByLabel("Tool", { exact: true }).fill("bash");
   await shown.page.getByLabel("command").fill("echo scheduled");
   await shown.page.getByText("More", { exact: true }).click();
   await shown.page.getByLabel(/need no approval/).check();

@@ -143,7 +143,7 @@ function Tiles({ overview, counts, tools }: TilesProps) {
         value={count(person)}
         tone={person > 0 ? "ask" : "wait"}
         to={href("inbox")}
-        note={person > 0 ? "answers and approvals" : "nothing to decide"}
+        note={person > 0 ? "answer or decide" : "nothing to decide"}
       />
       {overview && (
         <Tile
@@ -151,7 +151,7 @@ function Tiles({ overview, counts, tools }: TilesProps) {
           value={ended === 0 ? "0 %" : `${((bad / ended) * 100).toFixed(bad > 0 && bad / ended < 0.1 ? 1 : 0)} %`}
           tone={bad > 0 ? "bad" : "wait"}
           to={href("calls", { state: "failed" })}
-          note={`${count(bad)} failed or expired in 5 minutes`}
+          note={`${count(bad)} of ${count(ended)} calls`}
         />
       )}
       <Tile
@@ -167,7 +167,7 @@ function Tiles({ overview, counts, tools }: TilesProps) {
           value={count(workers)}
           tone={workers === 0 ? "bad" : "wait"}
           to={href("workers")}
-          note={`${count(overview.pools?.length ?? 0)} pools`}
+          note={overview.pools?.length === 1 ? "in 1 pool" : `in ${count(overview.pools?.length ?? 0)} pools`}
         />
       )}
     </div>
@@ -225,6 +225,7 @@ function ToolTable({ overview, tools }: { overview: Overview | undefined; tools:
           <thead>
             <tr>
               <th>Tool</th>
+              <th>Pool</th>
               <th class="end">Waiting</th>
               <th class="end">Running</th>
               <th class="end">Oldest</th>
@@ -262,10 +263,10 @@ function ToolRow({ tool, part }: { tool: ToolFigures; part: number }) {
       <td>
         <a href={href("tools", tool.tool ?? "")}>
           <Text>{tool.tool ?? ""}</Text>
-        </a>{" "}
-        <span class="muted">
-          <Text>{tool.pool || "client"}</Text>
-        </span>
+        </a>
+      </td>
+      <td class="muted">
+        <Text>{tool.pool || "client"}</Text>
       </td>
       <td class="end">
         {tool.waiting ?? 0}
@@ -282,7 +283,7 @@ function ToolRow({ tool, part }: { tool: ToolFigures; part: number }) {
       </td>
       <td class="end">{rate(rateOf(each, part))}</td>
       <td>
-        <Spark values={each} label={`${ended} calls of ${tool.tool} ended in the last 5 minutes`} />
+        <Spark width={72} values={each} label={`${ended} calls of ${tool.tool} ended in the last 5 minutes`} />
       </td>
     </tr>
   );

@@ -14,6 +14,8 @@ import type { Content as ContentOf } from "./model";
 
 /** Types that a browser shows as a picture and never executes. */
 const PICTURES = new Set(["image/png", "image/jpeg", "image/gif", "image/webp", "image/avif", "image/bmp"]);
+/** Bytes that are shown as digits. */
+const HEX_BYTES_MAX = 64;
 /** Larger pictures are fetched when they are asked for. */
 const PICTURE_BYTES_MAX = 4 * 1024 * 1024;
 
@@ -60,8 +62,23 @@ export function Diff({ text }: { text: string }) {
 function Bytes({ mediaType, base64 }: { mediaType: string; base64: string }) {
   const blob = fromBase64(base64);
   if (PICTURES.has(mediaType)) return <Picture blob={new Blob([blob], { type: mediaType })} />;
+  if (blob.byteLength <= HEX_BYTES_MAX) return <Hex of={blob} />;
   return (
     <FileLine mediaType={mediaType} size={blob.byteLength} onSave={() => saveBlob(new Blob([blob]), "output.bin")} />
+  );
+}
+
+/** Some bytes that are no text, for example those of a broken character. */
+function Hex({ of }: { of: Uint8Array }) {
+  const digits = [...of].map((byte) => byte.toString(16).padStart(2, "0").toUpperCase());
+  return (
+    <span class="mono" title="Bytes that are no text">
+      {digits.map((one, at) => (
+        <span key={at} class="escape">
+          {one}
+        </span>
+      ))}
+    </span>
   );
 }
 

@@ -42,7 +42,7 @@ export function Gantt({ model, chosen, onChoose }: Props) {
               {at === 0
                 ? "0"
                 : duration(at)
-                    .replace(/\.0+ /, " ")
+                    .replace(/(\.\d)0 |\.0+ /, "$1 ")
                     .replace(/ 0[smh]$/, "")}
             </span>
           ))}

@@ -1,0 +1,120 @@
+// How the console holds under load. Figures are printed; the limits are wide, because machines differ.
+
+import assert from "node:assert/strict";
+import { after, before, test } from "node:test";
+import { setTimeout as sleep } from "node:timers/promises";
+import { browser, open } from "./page.mjs";
+import { bash, client, dev } from "./yard.mjs";
+
+let yard;
+let engine;
+let api;
+
+before(async () => {
+  yard = await dev();
+  api = client(yard.url);
+  engine = await browser();
+});
+
+after(async () => {
+  await engine?.close();
+  await yard?.stop();
+});
+
+/** Measures the gaps between frames until `stopFrames`. */
+const startFrames = (page) =>
+  page.evaluate(() => {
+    window.gaps = [];
+    let last = performance.now();
+    const frame = (now) => {
+      window.gaps.push(now - last);
+      last = now;
+      window.frame = requestAnimationFrame(frame);
+    };
+    window.frame = requestAnimationFrame(frame);
+  });
+
+const stopFrames = (page) =>
+  page.evaluate(() => {
+    cancelAnimationFrame(window.frame);
+    const sorted = window.gaps.slice(1).sort((a, b) => a - b);
+    return { frames: sorted.length, longest: sorted.at(-1), p99: sorted[Math.floor(sorted.length * 0.99)] };
+  });
+
+test("a run that emits many events a second does not block the page", async () => {
+  const each = 1_500;
+  const command = `i=0; while [ $i -lt ${each} ]; do i=$((i+1)); echo "line $i of a build that says much"; sleep 0.006; done`;
+  const calls = Array.from({ length: 10 }, (_, at) =>
+    bash(command, { call_id: `c${at}`, concurrency: "TOOL_CONCURRENCY_PARALLEL" }),
+  );
+  const id = await api.run(calls);
+  const shown = await open(engine, yard.url, `#/runs/${id}?floor=FLOOR_POLICY_INTERLEAVED`);
+  await shown.page.waitForSelector(".line.said");
+  const count = async () =>
+    Number((await shown.page.locator(".run-output .aside .number").innerText()).replace(/\D/g, ""));
+  await startFrames(shown.page);
+  const [from, at] = [await count(), performance.now()];
+  await sleep(8_000);
+  const rate = ((await count()) - from) / ((performance.now() - at) / 1_000);
+  const frames = await stopFrames(shown.page);
+  const nodes = await shown.page.evaluate(() => document.querySelectorAll("*").length);
+  console.log(
+    `${Math.round(rate)} events/s; longest frame ${Math.round(frames.longest)} ms, p99 ${Math.round(frames.p99)} ms; ${nodes} elements`,
+  );
+  assert.ok(nodes < 3_000, `${nodes} elements`);
+  assert.ok(frames.longest < 500, `a frame took ${frames.longest} ms`);
+  await api.post(`/runs/${id}/cancel`);
+  await shown.close();
+});
+
+test("a run with many events is read without blocking the page", async () => {
+  const calls = Array.from({ length: 16 }, (_, at) =>
+    bash("i=0; while [ $i -lt 1200 ]; do i=$((i+1)); echo line $i; sleep 0.004; done", {
+      call_id: `c${at}`,
+      concurrency: "TOOL_CONCURRENCY_PARALLEL",
+    }),
+  );
+  const id = await api.run(calls);
+  await api.ended(id);
+  const shown = await open(engine, yard.url, "#/overview");
+  await startFrames(shown.page);
+  const at = performance.now();
+  await shown.page.evaluate((to) => {
+    location.hash = to;
+  }, `#/runs/${id}`);
+  await shown.page.waitForSelector(".live-ended", { timeout: 60_000 });
+  const took = performance.now() - at;
+  const events = Number((await shown.page.locator(".run-output .aside .number").innerText()).replace(/\D/g, ""));
+  const frames = await stopFrames(shown.page);
+  console.log(
+    `${events} events read in ${Math.round(took)} ms; longest frame ${Math.round(frames.longest)} ms, p99 ${Math.round(frames.p99)} ms`,
+  );
+  assert.ok(frames.longest < 500, `a frame took ${frames.longest} ms`);
+  await shown.close();
+});
+
+test("a list of many rows stays small in the document", async () => {
+  for (let at = 0; at < 12; at += 1) {
+    await Promise.all(Array.from({ length: 100 }, () => api.run([["get_current_time", { time_zone: "Asia/Tokyo" }]])));
+  }
+  const shown = await open(engine, yard.url, "#/runs");
+  await shown.page.waitForSelector(".table-body [role=row]");
+  for (let round = 0; round < 12; round += 1) {
+    await shown.page.locator(".table-scroll").evaluate((element) => {
+      element.scrollTop = element.scrollHeight;
+    });
+    await sleep(250);
+  }
+  const rows = await shown.page.evaluate(() => ({
+    all: document.querySelector(".table-scroll").getAttribute("aria-rowcount"),
+    inDocument: document.querySelectorAll(".table-body [role=row]").length,
+  }));
+  console.log(`${rows.all} rows, ${rows.inDocument} in the document`);
+  assert.ok(Number(rows.all) > 1_200, rows.all);
+  assert.ok(rows.inDocument < 100, rows.inDocument);
+  const start = performance.now();
+  const overview = await fetch(`${yard.url}/v1/overview`);
+  await overview.json();
+  console.log(`the overview took ${Math.round(performance.now() - start)} ms`);
+  await shown.close();
+});

@@ -1,6 +1,7 @@
 import type { ComponentType } from "preact";
 import { useEffect, useRef } from "preact/hooks";
-import { connectionLost } from "./api/poll";
+import { api } from "./api/client";
+import { connectionLost, usePoll } from "./api/poll";
 import { key, keyNeeded, signOut } from "./api/session";
 import { AnswerPage } from "./pages/answer";
 import { CallPage } from "./pages/call";
@@ -76,8 +77,13 @@ function Current() {
 
 const THEMES = { system: "as the system", light: "light", dark: "dark" } as const;
 
+/** How often the inbox is counted. */
+const INBOX_MS = 5_000;
+
 function Sidebar() {
   const here = route.value.parts[0] ?? "overview";
+  const counts = usePoll((signal) => api.get("/v1/counts", { signal }), INBOX_MS).value.data;
+  const waiting = (counts?.awaiting_approval ?? 0) + (counts?.waiting_for_client ?? 0);
   return (
     <nav class="sidebar" aria-label="Pages">
       <a class="brand" href={href("overview")} aria-label="Toolyard">
@@ -91,6 +97,12 @@ function Sidebar() {
               <a href={href(place.path)} aria-current={here === place.path ? "page" : undefined}>
                 <Icon name={place.path} />
                 <span>{place.title}</span>
+                {place.path === "inbox" && waiting > 0 && (
+                  <span class="badge">
+                    {waiting > 999 ? "999+" : waiting}
+                    <span class="visually-hidden"> wait for a person</span>
+                  </span>
+                )}
               </a>
             </li>
           ))}

@@ -51,7 +51,7 @@ test("a run that emits many events a second does not block the page", async () =
   const shown = await open(engine, yard.url, `#/runs/${id}?floor=FLOOR_POLICY_INTERLEAVED`);
   await shown.page.waitForSelector(".line.said");
   const count = async () =>
-    Number((await shown.page.locator(".run-output .aside .number").innerText()).replace(/\D/g, ""));
+    Number((await shown.page.locator(".run-output .aside .number").textContent()).replace(/\D/g, ""));
   await startFrames(shown.page);
   const [from, at] = [await count(), performance.now()];
   await sleep(8_000);
@@ -84,7 +84,7 @@ test("a run with many events is read without blocking the page", async () => {
   }, `#/runs/${id}`);
   await shown.page.waitForSelector(".live-ended", { timeout: 60_000 });
   const took = performance.now() - at;
-  const events = Number((await shown.page.locator(".run-output .aside .number").innerText()).replace(/\D/g, ""));
+  const events = Number((await shown.page.locator(".run-output .aside .number").textContent()).replace(/\D/g, ""));
   const frames = await stopFrames(shown.page);
   console.log(
     `${events} events read in ${Math.round(took)} ms; longest frame ${Math.round(frames.longest)} ms, p99 ${Math.round(frames.p99)} ms`,

@@ -1,6 +1,6 @@
 // What waits for a person: approvals and questions of all runs.
 
-import { useEffect, useMemo, useRef } from "preact/hooks";
+import { useEffect, useMemo, useRef, useState } from "preact/hooks";
 import { api, type Schemas } from "../api/client";
 import { usePoll } from "../api/poll";
 import { openLinkDialog } from "../inbox/link-dialog";
@@ -49,7 +49,9 @@ export function InboxPage() {
     [kind, tool, tenant],
   );
   const listed = list.state.value;
-  const { rows } = listed;
+  // What was done here leaves the list at once; the index follows a moment later.
+  const [handled, setHandled] = useState<ReadonlySet<string>>(new Set());
+  const rows = useMemo(() => listed.rows.filter((row) => !handled.has(rowKey(row))), [listed.rows, handled]);
   const counts = usePoll((signal) => api.get("/v1/counts", { query: { tenant }, signal }), 2_000, [tenant]);
   const data = counts.value.data;
 
@@ -74,9 +76,8 @@ export function InboxPage() {
     [rows, chosen],
   );
   const onDone = () => {
-    // The next one is shown at once; the list follows when the index has the answer.
-    const next = neighbour(rows, chosen, 1) ?? neighbour(rows, chosen, -1);
-    choose(next && rowKey(next) !== chosen ? next : undefined);
+    choose(neighbour(rows, chosen, 1) ?? neighbour(rows, chosen, -1));
+    if (chosen !== undefined) setHandled(new Set(handled).add(chosen));
     list.refresh();
     counts.refresh?.();
   };
@@ -211,7 +212,13 @@ function Waiting({ runId, callId, onDone }: { runId: string; callId: string; onD
     <>
       <header>
         <h2 class="inbox-title" title={short}>
-          <Text>{manifest?.title || tool}</Text>
+          {by ? (
+            <>
+              Question of <Text>{by.tool}</Text>
+            </>
+          ) : (
+            <Text>{manifest?.title || tool}</Text>
+          )}
         </h2>
         <StateBadge state={call.state} />
       </header>
@@ -287,14 +294,12 @@ function Waiting({ runId, callId, onDone }: { runId: string; callId: string; onD
           <Fact name="Accepted">
             <Time at={call.create_time} age />
           </Fact>
-          {isApproval && (
-            <Fact name="Decide by">
-              <Time at={call.approval_deadline} age />
-            </Fact>
-          )}
-          {isAnswer && (
-            <Fact name="Answer by">
-              <Time at={call.deadline} age />
+          {(isApproval || isAnswer) && (
+            <Fact name="Waits until">
+              <Time at={isApproval ? call.approval_deadline : call.deadline} />{" "}
+              <span class="muted">
+                <Time at={isApproval ? call.approval_deadline : call.deadline} age />
+              </span>
             </Fact>
           )}
         </dl>

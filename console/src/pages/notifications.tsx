@@ -77,7 +77,7 @@ const COLUMNS: Column<Webhook>[] = [
   {
     key: "body",
     title: "Body",
-    width: "5.5rem",
+    width: "7rem",
     align: "end",
     cell: (one) => (
       <button type="button" class="link" onClick={() => showBody(one)}>

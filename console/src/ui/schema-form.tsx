@@ -292,6 +292,7 @@ function Field(props: FieldProps) {
         <fieldset class="field choices" {...described}>
           <legend>
             <Text>{props.label || "Value"}</Text>
+            {props.required ? <span class="required"> required</span> : null}
           </legend>
           {items.enum.map((one, index) => {
             const has = list.some((other) => JSON.stringify(other) === JSON.stringify(one));

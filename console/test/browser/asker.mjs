@@ -13,6 +13,23 @@ const REQUESTED = {
   },
 };
 
+/** A tool whose manifest tries to be a part of the page. */
+const HOSTILE = {
+  name: "hostile",
+  title: "<img src=x onerror=window.hacked=1>",
+  description: "<script>window.hacked=1</script>\u202e [x](javascript:window.hacked=1) \u0007",
+  inputSchema: {
+    type: "object",
+    properties: {
+      "<b>name</b>\u202e": { type: "string", description: "<svg onload=window.hacked=1>" },
+      choice: { type: "string", enum: ["<img src=x onerror=window.hacked=1>", "\u202eb"] },
+      constructor: { type: "array", items: { type: "string", default: "<i>" } },
+      inner: { type: "object", properties: { toString: { type: "integer" } }, required: ["toString"] },
+    },
+  },
+  annotations: { readOnlyHint: true },
+};
+
 const waiting = new Map();
 const send = (message) => process.stdout.write(`${JSON.stringify({ jsonrpc: "2.0", ...message })}\n`);
 const text = (value) => ({ content: [{ type: "text", text: JSON.stringify(value) }] });
@@ -29,7 +46,10 @@ createInterface({ input: process.stdin }).on("line", (line) => {
   } else if (method === "tools/list") {
     const inputSchema = { type: "object", properties: { change: { type: "string" } }, required: ["change"] };
     const annotations = { readOnlyHint: true, openWorldHint: false };
-    send({ id, result: { tools: [{ name: "deploy", description: "Deploys a change.", inputSchema, annotations }] } });
+    send({
+      id,
+      result: { tools: [{ name: "deploy", description: "Deploys a change.", inputSchema, annotations }, HOSTILE] },
+    });
   } else if (method === "tools/call") {
     const question = `ask-${id}`;
     waiting.set(question, id);

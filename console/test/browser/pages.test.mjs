@@ -225,6 +225,50 @@ test("a tool that does not exist is an error with what to do", async () => {
   await shown.close();
 });
 
+test("a hostile manifest is shown and executes nothing", async () => {
+  const shown = await open(engine, yard.url, "#/tools?pool=asking");
+  await shown.page.waitForSelector("text=/^hostile$/");
+  await shown.page.goto(`${yard.url}/console/#/tools/hostile`);
+  await shown.page.waitForSelector("text=U+202E");
+  await shown.page.getByRole("button", { name: "Add an item" }).click();
+  await shown.page.getByRole("button", { name: "as JSON" }).click();
+  assert.match(await shown.page.locator(".try textarea").inputValue(), /"constructor": \[\s*"<i>"/);
+  await shown.page.getByRole("button", { name: "as a form" }).click();
+  await shown.page.getByLabel("toString").fill("3");
+  await shown.shot("tool-hostile-light");
+  await shown.page.getByRole("button", { name: "Run", exact: true }).click();
+  await shown.page.waitForSelector(".try-run");
+  await sleep(500);
+  assert.equal(await shown.page.evaluate(() => window.hacked), undefined);
+  assert.equal(await shown.page.locator("main script, main iframe, main img, main a[href^='javascript']").count(), 0);
+  assert.deepEqual(await shown.violations(), []);
+  assert.deepEqual(shown.errors, []);
+  await shown.close();
+  for (const { run_id } of (await api.get("/runs?status=RUN_STATUS_IN_PROGRESS")).runs ?? [])
+    await api.post(`/runs/${run_id}/cancel`);
+  for (const { run_id } of (await api.get("/calls?inbox=true")).calls ?? []) await api.post(`/runs/${run_id}/cancel`);
+});
+
+test("the inbox is worked by keyboard", async () => {
+  const ids = [];
+  for (const name of ["one", "two"]) ids.push(await api.run([bash("true", { call_id: name })], { rules: {} }));
+  const shown = await open(engine, yard.url, "#/inbox");
+  await shown.page.waitForSelector(".inbox-row >> text=one");
+  await shown.page.waitForFunction(() => location.hash.includes("call=two"));
+  await shown.page.keyboard.press("j");
+  await shown.page.waitForFunction(() => location.hash.includes("call=one"));
+  await shown.page.keyboard.press("k");
+  await shown.page.waitForFunction(() => location.hash.includes("call=two"));
+  await shown.page.getByRole("button", { name: "Approve", exact: true }).focus();
+  await shown.page.keyboard.press("Enter");
+  await api.ended(ids[1]);
+  await shown.page.waitForFunction(() => location.hash.includes("call=one"));
+  await shown.page.keyboard.press("o");
+  await shown.page.waitForFunction(() => location.hash.includes("#/runs/"));
+  await api.post(`/runs/${ids[0]}/cancel`);
+  await shown.close();
+});
+
 test("a worker is drained, and a pool is paused", async () => {
   const extra = await worker(yard, "extra", ["--root", yard.root, "--enable", "grep"]);
   const shown = await open(engine, yard.url, "#/workers?pool=extra");

@@ -52,12 +52,12 @@ use crate::nats::requests::Requests;
 use crate::nats::setup::RETENTION;
 use crate::nats::signals::Signals;
 use crate::offload::Permit;
+use crate::overview::Overview;
 use crate::owner::OwnerHandle;
 use crate::quotas::Quotas;
 use crate::readers::{Reader, WatchError};
 use crate::requests::RequestKey;
 use crate::shards::{Owned, ShardSet};
-use crate::overview::Overview;
 use crate::turns::TurnOrder;
 use owner::{Expected, Known};
 

@@ -31,11 +31,11 @@ use crate::nats::setup::LogOptions;
 use crate::nats::signals::Signals;
 use crate::objects::Results;
 use crate::objects::uploads::Uploads;
+use crate::overview::Overview;
 use crate::owner::OwnerHandle;
 use crate::quotas::Quotas;
 use crate::schedules::{ScheduleTask, Schedules};
 use crate::shards::Owned;
-use crate::overview::Overview;
 use crate::turns::TurnOrder;
 use crate::{Coordinator, DRAIN, Error, api, history_writer, index, monitor, nats, notifications, owner, runs};
 
@@ -254,12 +254,7 @@ impl Shared {
     }
 
     /// The API, and its uploads in progress; starts the delivery of notifications and the firing of schedules.
-    fn api(
-        &self,
-        runs: runs::Runs,
-        (is_tls, console): (bool, bool),
-        tasks: &mut Tasks,
-    ) -> (api::Api, Uploads) {
+    fn api(&self, runs: runs::Runs, (is_tls, console): (bool, bool), tasks: &mut Tasks) -> (api::Api, Uploads) {
         if let Some(api::Notices { webhooks, queue }) = self.notices.clone() {
             tasks.spawn(|end| notifications::keep(webhooks, queue, self.owned.clone(), end));
         }

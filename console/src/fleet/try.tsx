@@ -108,7 +108,9 @@ export function TryIt({ tool, runId }: { tool: Tool; runId: string | undefined }
 
 /** The output of the run, with the forms if its calls wait. */
 function TryRun({ runId }: { runId: string }) {
-  const { model, version, state } = useRun(runId, "FLOOR_POLICY_ARRIVAL");
+  const { model, version, summary, state } = useRun(runId, "FLOOR_POLICY_ARRIVAL");
+  // The calls of the model change with it.
+  void summary.value;
   const watching = state.value;
   const [run, setRun] = useState<Schemas["Run"] | undefined>(undefined);
   const [refreshes, setRefreshes] = useState(0);
@@ -167,7 +169,7 @@ function TryRun({ runId }: { runId: string }) {
         );
       })}
       <div class="try-output">
-        <Stream model={model} version={version.value} />
+        <Stream model={model} version={version} />
       </div>
     </div>
   );

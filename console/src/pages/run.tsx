@@ -31,7 +31,7 @@ export function RunPage({ runId }: { runId: string }) {
   const floor = FLOORS.find(([policy]) => policy === query.get("floor"))?.[0] ?? "FLOOR_POLICY_ARRIVAL";
   const tab = TABS.find((one) => one === query.get("tab")) ?? "output";
   const following = useRun(runId, floor);
-  const version = following.version.value;
+  const summary = following.summary.value;
   const watching = following.state.value;
   const { model } = following;
   const isOver = watching.is === "ended";
@@ -48,7 +48,7 @@ export function RunPage({ runId }: { runId: string }) {
       { keys: "]", label: "Next call", run: () => choose(beside(model, chosen, 1)) },
       { keys: "[", label: "Previous call", run: () => choose(beside(model, chosen, -1)) },
     ],
-    [chosen, version],
+    [chosen, summary],
   );
   if (watching.is === "failed" && model.sequence === undefined) {
     return (
@@ -103,8 +103,8 @@ export function RunPage({ runId }: { runId: string }) {
             </div>
           </header>
           <Dropped model={model} tab={tab} />
-          {tab === "output" && <Stream key={floor} model={model} version={version} />}
-          {tab === "events" && <Events key={floor} model={model} version={version} />}
+          {tab === "output" && <Stream key={floor} model={model} version={following.version} />}
+          {tab === "events" && <Events key={floor} model={model} version={following.version} />}
           {tab === "state" && (
             <div class="run-state" tabIndex={0} role="region" aria-label="State of the run">
               {stored ? <JsonTree json={JSON.stringify(stored)} open={3} /> : <Empty>Not read yet.</Empty>}
@@ -278,8 +278,7 @@ function Live({ watching }: { watching: WatchState }) {
   return (
     <span class={`live live-${watching.is}`} title={why}>
       <span class="dot" aria-hidden="true" />
-      {LIVE[watching.is]}
-      {why && <span class="live-why">: {why}</span>}
+      <span class="live-why">{why ? `${LIVE[watching.is]}: ${why}` : LIVE[watching.is]}</span>
       <span class="visually-hidden" role="status">
         {said}
       </span>

@@ -6,18 +6,23 @@ import { RunModel } from "./model";
 
 export interface Following {
   model: RunModel;
-  /** Counts up at most once a frame while events arrive. */
+  /** Counts up at most once a frame while events arrive: for the output. */
   version: Signal<number>;
+  /** Counts up a few times a second while events arrive: for all that shows sums of them. */
+  summary: Signal<number>;
   state: Signal<WatchState>;
 }
 
 /** Events that one frame takes at most; the rest waits for the next, so that no frame is late. */
 const FRAME_MS = 12;
 const LOT = 200;
+/** The shortest time between two changes of the summary. */
+const SUMMARY_MS = 250;
 
 /** Follows a run. Events are collected and shown once a frame. */
 export function useRun(runId: string, floor: FloorPolicy): Following {
   const version = useSignal(0);
+  const summary = useSignal(0);
   const state = useSignal<WatchState>({ is: "connecting" });
   const model = useRef(new RunModel());
   const of = `${runId} ${floor} ${key.value}`;
@@ -31,6 +36,11 @@ export function useRun(runId: string, floor: FloorPolicy): Following {
     const target = model.current;
     let waiting: RunEvent[] = [];
     let frame: number | undefined;
+    let summing: ReturnType<typeof setTimeout> | undefined;
+    const sum = () => {
+      summing = undefined;
+      summary.value += 1;
+    };
     const flush = () => {
       frame = undefined;
       const until = performance.now() + FRAME_MS;
@@ -41,6 +51,7 @@ export function useRun(runId: string, floor: FloorPolicy): Following {
       }
       waiting = waiting.slice(taken);
       version.value += 1;
+      summing ??= setTimeout(sum, summary.value === 0 ? 0 : SUMMARY_MS);
       if (waiting.length > 0) schedule();
     };
     // A hidden page has no frames; its events are taken by a timer, so that they do not pile up.
@@ -63,7 +74,10 @@ export function useRun(runId: string, floor: FloorPolicy): Following {
         state.value = next;
       },
     });
-    return () => stop.abort();
+    return () => {
+      stop.abort();
+      clearTimeout(summing);
+    };
   }, [of]);
-  return { model: model.current, version, state };
+  return { model: model.current, version, summary, state };
 }

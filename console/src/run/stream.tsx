@@ -1,5 +1,6 @@
 // The ordered output of a run.
 
+import type { Signal } from "@preact/signals";
 import { constant } from "../format";
 import { Chip, Text, toneOf } from "../ui/basics";
 import { TerminalLine } from "../ui/terminal-text";
@@ -9,13 +10,13 @@ import type { Item, RunModel } from "./model";
 
 const HUES = 6;
 
-export function Stream({ model, version }: { model: RunModel; version: number }) {
+export function Stream({ model, version }: { model: RunModel; version: Signal<number> }) {
   const hue = (call: string) => `hue-${(model.calls.get(call)?.index ?? 0) % HUES}`;
   return (
     <VirtualList
       label="Output in its order"
       items={model.items}
-      version={version}
+      version={version.value}
       keyOf={(item) => item.key}
       render={(item) => <StreamItem item={item} hue={hue(item.call)} />}
     />
@@ -100,12 +101,12 @@ function clock(at: number): string {
 }
 
 /** The events one by one. */
-export function Events({ model, version }: { model: RunModel; version: number }) {
+export function Events({ model, version }: { model: RunModel; version: Signal<number> }) {
   return (
     <VirtualList
       label="Events in their order"
       items={model.seen}
-      version={version}
+      version={version.value}
       keyOf={(seen) => seen.sequence}
       render={(seen) => (
         <div class="event-row">

@@ -1,6 +1,7 @@
 // How the console holds under load. Figures are printed; the limits are wide, because machines differ.
 
 import assert from "node:assert/strict";
+import { readFileSync } from "node:fs";
 import { after, before, test } from "node:test";
 import { setTimeout as sleep } from "node:timers/promises";
 import { browser, open } from "./page.mjs";
@@ -117,4 +118,53 @@ test("a list of many rows stays small in the document", async () => {
   await overview.json();
   console.log(`the overview took ${Math.round(performance.now() - start)} ms`);
   await shown.close();
+});
+
+/** CPU seconds and resident megabytes of a process. */
+function used(pid) {
+  const stat = readFileSync(`/proc/${pid}/stat`, "utf8").split(") ")[1].split(" ");
+  const resident = Number(readFileSync(`/proc/${pid}/statm`, "utf8").split(" ")[1]);
+  return { cpu: (Number(stat[11]) + Number(stat[12])) / 100, megabytes: (resident * 4_096) / 1_048_576 };
+}
+
+test("50 consoles cost the coordinator little", async () => {
+  const seconds = 10;
+  const id = await api.run([bash("for i in $(seq 1 2000); do echo $i; sleep 0.1; done")]);
+  const measure = async (during) => {
+    const before = used(yard.pid);
+    const stop = new AbortController();
+    const all = during(stop.signal);
+    await sleep(seconds * 1_000);
+    const after = used(yard.pid);
+    stop.abort();
+    await Promise.allSettled(all);
+    return { cpu: ((after.cpu - before.cpu) / seconds) * 100, megabytes: after.megabytes };
+  };
+  const idle = await measure(() => []);
+  // What a tab with the overview and one with a run ask for: 25 of each.
+  const poll = async (path, everyMs, signal) => {
+    await sleep(Math.random() * everyMs);
+    while (!signal.aborted) {
+      await (await fetch(`${yard.url}/v1${path}`, { signal })).text();
+      await sleep(everyMs);
+    }
+  };
+  const follow = async (signal) => {
+    const response = await fetch(`${yard.url}/v1/runs/${id}/events`, { signal });
+    for await (const _ of response.body) if (signal.aborted) return;
+  };
+  const busy = await measure((signal) =>
+    Array.from({ length: 25 }, () => [
+      ...["/overview", "/counts"].map((path) => poll(path, 2_000, signal)),
+      poll("/pauses", 5_000, signal),
+      ...[0, 1].map(() => poll("/counts", 5_000, signal)),
+      poll(`/runs/${id}`, 2_000, signal),
+      poll(`/runs/${id}/calls/call_0/why`, 3_000, signal),
+      follow(signal),
+    ]).flat(),
+  );
+  const [cpu, megabytes] = [busy.cpu - idle.cpu, busy.megabytes - idle.megabytes];
+  console.log(`50 consoles: ${cpu.toFixed(1)} % of a CPU and ${megabytes.toFixed(1)} MB more than without`);
+  await api.post(`/runs/${id}/cancel`);
+  assert.ok(megabytes < 100, `${megabytes} MB`);
 });

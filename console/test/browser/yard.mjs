@@ -34,6 +34,7 @@ function start(args) {
   const ended = new Promise((resolve) => child.on("exit", resolve));
   return {
     said,
+    pid: child.pid,
     kill: async (signal = "SIGKILL") => {
       child.kill(signal);
       await ended;
@@ -65,6 +66,7 @@ export async function dev(args = []) {
   return {
     ...described,
     root,
+    pid: child.pid,
     stop: async () => {
       await child.kill("SIGTERM").catch(() => undefined);
       rmSync(root, { recursive: true, force: true });

@@ -338,8 +338,8 @@ function Firings({ schedule }: { schedule: Schedule }) {
         </ul>
       )}
       <p class="muted">
-        In all: {count(counts?.runs ?? 0)} runs, {count(counts?.refused ?? 0)} refused, {count(counts?.skipped ?? 0)}{" "}
-        skipped, {count(counts?.missed ?? 0)} missed.{" "}
+        In all: runs {count(counts?.runs ?? 0)}, refused {count(counts?.refused ?? 0)}, skipped{" "}
+        {count(counts?.skipped ?? 0)}, missed {count(counts?.missed ?? 0)}.{" "}
         <a href={href("runs", { schedule: schedule.schedule_id })}>Its runs</a>
       </p>
     </div>

@@ -125,6 +125,15 @@ describe("pools", () => {
     ]);
     expect(rows[2]).toMatchObject({ workers: 0, tools: 1, pause: { reason: "disk" } });
   });
+  it("are known by their tools alone if the workers cannot be read", () => {
+    const tools = [
+      { name: "t", pools: [{ pool: "b", live_workers: 2, pulling_workers: 1, paused: true }] },
+      { name: "u", pools: [{ pool: "b", live_workers: 3, pulling_workers: 3 }] },
+    ];
+    expect(poolsOf(undefined, tools, [])).toMatchObject([
+      { pool: "b", workers: 3, pulling: 3, slots: undefined, tools: 2, paused: true },
+    ]);
+  });
   it("have loads only if an overview was read", () => {
     expect(loadsOf(undefined)).toBeUndefined();
     const tools = [

@@ -160,16 +160,15 @@ export function HealthPage() {
         }
       : unknown("Pauses", pauses.value),
   );
-  checks.push(
-    tools.value.data
-      ? {
-          name: "Tools",
-          tone: refused.length > 0 ? "bad" : "good",
-          word: refused.length > 0 ? `${count(refused.length)} refused` : "none refused",
-          detail: refused.length > 0 ? <a href={href("tools")}>Which, and why</a> : null,
-        }
-      : unknown("Tools", tools.value),
-  );
+  // The list of refused tools is for admins, as that of workers is; others get an empty one.
+  if (workers.value.data && tools.value.data) {
+    checks.push({
+      name: "Tools",
+      tone: refused.length > 0 ? "bad" : "good",
+      word: refused.length > 0 ? `${count(refused.length)} refused` : "none refused",
+      detail: refused.length > 0 ? <a href={href("tools")}>Which, and why</a> : null,
+    });
+  }
   const parked = counts.value.data?.parked ?? 0;
   if (counts.value.data) {
     checks.push({

@@ -44,7 +44,7 @@ export function WorkersPage() {
   const overview = usePoll((signal) => api.get("/v1/overview", { signal }), WORKERS_MS);
   const every = workers.value.data?.rows ?? [];
   const paused = pauses.value.data?.pauses ?? [];
-  const pools = poolsOf(every, tools.value.data?.rows ?? [], paused);
+  const pools = poolsOf(workers.value.data?.rows, tools.value.data?.rows ?? [], paused);
   const loads = loadsOf(overview.value.data);
   const shown = every.filter(
     (worker) => (pool === "" || worker.pool === pool) && (id === "" || (worker.worker_id ?? "").includes(id)),
@@ -117,11 +117,12 @@ export function WorkersPage() {
         columns={columns(workers.refresh)}
         rows={shown}
         keyOf={(worker) => worker.worker_id ?? ""}
-        empty={workers.value.data ? "No live worker matches." : "Reading …"}
+        empty={workers.value.data ? "No live worker matches." : error ? "They could not be read." : "Reading …"}
         footer={
           <>
             <span>
-              {count(shown.length)} of {count(every.length)} live {every.length === 1 ? "worker" : "workers"}
+              {workers.value.data &&
+                `${count(shown.length)} of ${count(every.length)} live ${every.length === 1 ? "worker" : "workers"}`}
               {workers.value.data?.more && "; no more are read"}
             </span>
             <span>
@@ -150,7 +151,7 @@ function Pool({ row, load, hasLoads, onDone }: PoolProps) {
         <a href={href("workers", { pool: row.pool })}>
           <Text>{row.pool}</Text>
         </a>{" "}
-        {row.pause && <Chip tone="late">paused</Chip>}
+        {row.paused && <Chip tone="late">paused</Chip>}
         {row.workers === 0 && <Chip tone="bad">no worker</Chip>}
       </td>
       <td class="end">
@@ -158,7 +159,7 @@ function Pool({ row, load, hasLoads, onDone }: PoolProps) {
         {row.draining > 0 && <span class="muted"> ({count(row.draining)} draining)</span>}
       </td>
       <td class="end">{count(row.pulling)}</td>
-      <td class="end">{count(row.slots)}</td>
+      <td class="end">{row.slots === undefined ? "–" : count(row.slots)}</td>
       {hasLoads && <td class="end">{count(load?.running ?? 0)}</td>}
       {hasLoads && (
         <td class="end">
@@ -182,7 +183,7 @@ function Pool({ row, load, hasLoads, onDone }: PoolProps) {
         ))}
       </td>
       <td class="end">
-        <PauseButton target={{ pool: row.pool }} paused={row.pause !== undefined} onDone={onDone} />
+        <PauseButton target={{ pool: row.pool }} paused={row.paused} onDone={onDone} />
       </td>
     </tr>
   );

@@ -82,6 +82,8 @@ export function VirtualList<Item extends Sized>(props: Props<Item>) {
   const first = useRef<Item | undefined>(undefined);
   const follows = useRef(true);
   const lastTop = useRef(0);
+  const viewHeight = useRef(600);
+  const scrolledByList = useRef(false);
   const measures = useRef(0);
   const [isAway, setAway] = useState(false);
   const [, setTick] = useState(0);
@@ -93,8 +95,9 @@ export function VirtualList<Item extends Sized>(props: Props<Item>) {
   }
   while (sums.length < items.length) sums.push((items[sums.length] as Item).height);
 
-  const top = scroller.current?.scrollTop ?? 0;
-  const height = scroller.current?.clientHeight ?? 600;
+  // Reading them from the document here would lay it out once more.
+  const top = lastTop.current;
+  const height = viewHeight.current;
   const total = sums.before(items.length);
   const at = follows.current ? Math.max(0, total - height) : top;
   const from = items.length === 0 ? 0 : sums.at(Math.max(0, at - OVERSCAN_PX));
@@ -116,14 +119,20 @@ export function VirtualList<Item extends Sized>(props: Props<Item>) {
       item.height = measured;
       changed = true;
     }
+    const before = lastTop.current;
     if (follows.current) view.scrollTop = view.scrollHeight;
     else if (shift !== 0) view.scrollTop += shift;
+    lastTop.current = view.scrollTop;
+    if (lastTop.current !== before) scrolledByList.current = true;
     // Heights that never settle must not render for ever.
     measures.current = changed ? measures.current + 1 : 0;
     if (changed && measures.current < MEASURES_MAX) setTick((tick) => tick + 1);
   });
   useLayoutEffect(() => {
-    const observer = new ResizeObserver(() => setTick((tick) => tick + 1));
+    const observer = new ResizeObserver((entries) => {
+      viewHeight.current = entries[0]?.contentRect.height ?? viewHeight.current;
+      setTick((tick) => tick + 1);
+    });
     if (scroller.current) observer.observe(scroller.current);
     return () => observer.disconnect();
   }, []);
@@ -131,10 +140,17 @@ export function VirtualList<Item extends Sized>(props: Props<Item>) {
   const onScroll = () => {
     const view = scroller.current;
     if (!view) return;
+    if (scrolledByList.current) {
+      scrolledByList.current = false;
+      setAway(!follows.current);
+      return;
+    }
     const left = view.scrollHeight - view.scrollTop - view.clientHeight;
+    const followed = follows.current;
     if (left <= NEAR_END_PX) follows.current = true;
     else if (view.scrollTop < lastTop.current) follows.current = false;
     lastTop.current = view.scrollTop;
+    if (followed && follows.current) return;
     setAway(!follows.current);
     setTick((tick) => tick + 1);
   };

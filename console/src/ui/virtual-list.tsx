@@ -154,6 +154,16 @@ export function VirtualList<Item extends Sized>(props: Props<Item>) {
     setAway(!follows.current);
     setTick((tick) => tick + 1);
   };
+  // Scrolling up by hand counts even in a frame in which the list itself scrolled to its end.
+  const leaveEnd = () => {
+    const view = scroller.current;
+    if (!follows.current || !view || view.scrollHeight <= view.clientHeight) return;
+    follows.current = false;
+    setAway(true);
+  };
+  const onKeyDown = (event: KeyboardEvent) => {
+    if (event.target === scroller.current && ["ArrowUp", "PageUp", "Home"].includes(event.key)) leaveEnd();
+  };
   const toEnd = () => {
     follows.current = true;
     setAway(false);
@@ -165,6 +175,9 @@ export function VirtualList<Item extends Sized>(props: Props<Item>) {
         class="virtual-scroll"
         ref={scroller}
         onScroll={onScroll}
+        onWheel={(event) => event.deltaY < 0 && leaveEnd()}
+        onTouchMove={leaveEnd}
+        onKeyDown={onKeyDown}
         tabIndex={0}
         role="region"
         aria-label={props.label}

@@ -1,5 +1,5 @@
-//! Figures of calls in the last minutes, by tool, in memory. The owner task writes them; `GetOverview` reads them. Their
-//! size depends on the number of tools, not of runs.
+//! Figures of calls in the last minutes, by tool, in memory. The owner task writes them; `GetOverview` reads them.
+//! Their size depends on the number of tools, not of runs.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

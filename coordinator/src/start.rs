@@ -354,8 +354,7 @@ impl Coordinator {
         }
         let who = format!("{address} {}", env!("CARGO_PKG_VERSION"));
         let membership = Box::pin(nats::leases::Membership::join(&shared.broker, who, owned_sender)).await?;
-        let leave = CancellationToken::new();
-        let mut holding = JoinSet::new();
+        let (leave, mut holding) = (CancellationToken::new(), JoinSet::new());
         holding.spawn(membership.hold(written, leave.clone()));
         let runs = shared.runs(handle, self.hooks, (self.erase_after, self.attached_only));
         let (api, uploads) = shared.api(runs, (files.tls.is_some(), self.console), &mut tasks);

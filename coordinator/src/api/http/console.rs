@@ -14,7 +14,8 @@ use sha2::{Digest as _, Sha256};
 
 use crate::api::Api;
 
-/// The files by their paths, as `coordinator/build.rs` found them. A path that ends in `.gz` is another one, compressed.
+/// The files by their paths, as `coordinator/build.rs` found them. A path that ends in `.gz` is another one,
+/// compressed.
 const FILES: &[(&str, &[u8])] = include!(concat!(env!("OUT_DIR"), "/console.rs"));
 
 const ROOT: &str = "/console";

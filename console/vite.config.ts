@@ -35,5 +35,5 @@ export default defineConfig({
       },
     },
   },
-  test: { include: ["test/*.test.ts", "test/*.test.tsx"] },
+  test: { include: ["test/*.test.ts", "test/*.test.tsx"], testTimeout: 60_000 },
 });

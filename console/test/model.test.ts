@@ -117,7 +117,7 @@ it("keeps a bounded number of lines, and takes 100,000 events quickly", () => {
   }
   expect(model.items.length).toBeLessThanOrEqual(ITEMS_MAX + 20_000);
   expect(model.droppedItems).toBeGreaterThan(0);
-  expect(performance.now() - start).toBeLessThan(10_000);
+  expect(performance.now() - start).toBeLessThan(30_000);
 });
 
 it("finds the runs that a call made", () => {

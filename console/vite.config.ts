@@ -15,7 +15,13 @@ function compressed(folder: string): void {
 }
 
 export default defineConfig({
-  plugins: [{ name: "compressed", apply: "build", closeBundle: () => compressed(join(import.meta.dirname, "dist")) }],
+  plugins: [
+    {
+      name: "compressed",
+      apply: "build",
+      writeBundle: (options) => compressed(options.dir ?? "dist"),
+    },
+  ],
   // Relative addresses, because the console may be served under a path prefix.
   base: "./",
   oxc: { jsx: { runtime: "automatic", importSource: "preact" } },

@@ -329,8 +329,9 @@ test("parked notifications are sent again", async () => {
   await shown.page.getByRole("button", { name: /Send all/ }).click();
   await shown.page.getByRole("button", { name: "Send them" }).click();
   await shown.page.waitForSelector("text=/Sent again: \\d/");
-  for (let round = 0; endpoint.received.length === 0 && round < 200; round += 1) await sleep(50);
-  assert.ok(endpoint.received.some((one) => one.data.run_id === id));
+  const has = () => endpoint.received.some((one) => one.data.run_id === id);
+  for (let round = 0; !has() && round < 200; round += 1) await sleep(50);
+  assert.ok(has());
   await shown.page.waitForSelector("text=No notification is parked.", { timeout: 20_000 });
   assert.deepEqual(shown.errors, []);
   await shown.close();

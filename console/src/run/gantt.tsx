@@ -22,7 +22,9 @@ interface Props {
 export function Gantt({ model, chosen, onChoose }: Props) {
   const calls = [...model.calls.values()].slice(0, ROWS_MAX);
   const start = model.opened ?? Math.min(...calls.map((call) => call.opened), Date.now());
-  const until = model.ended ?? Math.max(now.value, start + 1);
+  // The clock ticks once a second, and an event may be newer.
+  const newest = Math.max(start + 1, ...calls.map((call) => call.ended ?? 0));
+  const until = model.ended ?? Math.max(now.value, newest);
   const span = Math.max(1, Math.max(until, ...calls.map((call) => call.ended ?? 0)) - start);
   const step = STEPS_MS.find((one) => span / one <= 8) ?? span / 8;
   const ticks: number[] = [];

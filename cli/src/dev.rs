@@ -189,6 +189,7 @@ fn announcement(yard: &Yard, root: &Path, keeps: bool, paint: Paint) -> String {
         "{title}
 
   coordinator  {url}
+  console      {url}/console
   broker       {nats_url}
   data         {data}{fate}
   tools        work in {root}

@@ -127,6 +127,9 @@ pub(crate) struct CoordinatorArgs {
     /// none may name every listed tool
     #[arg(long, env = "TOOLYARD_ATTACHED_ONLY", value_parser = clap::builder::FalseyValueParser::new())]
     attached_only: bool,
+    /// Serve the web console under /console (docs/howto/console.md); auto: with --auth
+    #[arg(long, env = "TOOLYARD_CONSOLE", value_name = "WHEN", default_value = "auto")]
+    console: ConsoleWhen,
     /// Pools that an autoscaler starts when they have calls, with commas between them. Their tools are offered and not
     /// forgotten while they have no worker
     #[arg(long, env = "TOOLYARD_ON_DEMAND", value_name = "POOLS", value_delimiter = ',')]
@@ -140,6 +143,14 @@ pub(crate) struct CoordinatorArgs {
     )]
     #[arg(value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
     connections_max: u64,
+}
+
+/// When the web console is served.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+enum ConsoleWhen {
+    Auto,
+    Always,
+    Never,
 }
 
 /// The API certificate.
@@ -286,7 +297,8 @@ pub(crate) async fn coordinator(args: CoordinatorArgs) -> Result<Exit, Failure> 
     let (host_names, connections_max) =
         (observe.host_names.clone(), usize::try_from(args.connections_max).unwrap_or(usize::MAX));
     let (tls, callers) = (tls.files(), auth);
-    let api = ApiOptions { tls, callers, pools, open_to_all, attached_only, host_names, connections_max };
+    let console = args.console == ConsoleWhen::Always || args.console == ConsoleWhen::Auto && callers.is_some();
+    let api = ApiOptions { tls, callers, pools, open_to_all, attached_only, console, host_names, connections_max };
     let options = coordinator::Options { nats_url, credentials, listen, log, bucket, redis_url, redis_ca, api, admin };
     let mut interrupts = Interrupts::listen()?;
     let stop = CancellationToken::new();

@@ -141,7 +141,7 @@ impl Yard {
             redis_url,
             redis_ca,
             admin,
-            api,
+            api: ApiOptions { console: true, ..api },
         };
         let bound = Coordinator::bind(options).await?.with_hooks(hooks).with_webhooks(webhooks).await?;
         let bound = history.into_iter().fold(bound, Coordinator::with_history);

@@ -14,6 +14,7 @@ pub(crate) mod mcp;
 pub(crate) mod needs;
 pub(crate) mod objects;
 pub(crate) mod output;
+mod overview;
 mod port;
 mod problem;
 pub(crate) mod read;
@@ -67,6 +68,8 @@ pub(crate) struct Api {
     pub(crate) floor_policies: Arc<[run::AddedPolicy]>,
     pub(crate) abandoned: abandoned::Queue,
     pub(crate) inlined: http::stored::Inlined,
+    /// Serves the web console.
+    pub(crate) console: bool,
     /// On cancellation, streams end with a final error and new requests are refused.
     pub(crate) stop: CancellationToken,
 }

@@ -14,6 +14,7 @@ mod nats;
 mod notifications;
 mod objects;
 mod offload;
+mod overview;
 mod owner;
 mod quotas;
 mod readers;
@@ -102,6 +103,8 @@ pub struct ApiOptions {
     pub open_to_all: bool,
     /// Calls may name only tools that their run attached, also if it attached none.
     pub attached_only: bool,
+    /// Serves the web console under `/console`.
+    pub console: bool,
     /// The host names under which HTTP is served, beside addresses and `localhost`; see [`Hosts`].
     pub host_names: Vec<String>,
     /// Connections at once, bounded by the process's limit of open files; a single address may have half of them.
@@ -111,8 +114,8 @@ pub struct ApiOptions {
 impl Default for ApiOptions {
     fn default() -> Self {
         let (tls, callers, pools, host_names) = Default::default();
-        let (open_to_all, attached_only, connections_max) = (false, false, CONNECTIONS_MAX);
-        Self { tls, callers, pools, open_to_all, attached_only, host_names, connections_max }
+        let (open_to_all, attached_only, console, connections_max) = (false, false, false, CONNECTIONS_MAX);
+        Self { tls, callers, pools, open_to_all, attached_only, console, host_names, connections_max }
     }
 }
 
@@ -224,6 +227,7 @@ pub struct Coordinator {
     pools: Option<(watch_channel::Receiver<Arc<fleet::pools::PoolRules>>, fleet::pools::PoolsReload)>,
     erase_after: Duration,
     attached_only: bool,
+    console: bool,
     on_demand: HashSet<PoolId>,
     log: LogOptions,
     notices: Option<api::Notices>,
@@ -275,6 +279,7 @@ impl Coordinator {
             hooks,
             erase_after,
             attached_only,
+            console: options.api.console,
             on_demand: HashSet::new(),
             log,
             notices,

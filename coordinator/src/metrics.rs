@@ -12,11 +12,12 @@ use std::time::Duration;
 
 use opentelemetry_semantic_conventions::metric::RPC_SERVER_CALL_DURATION;
 use proto::Reason;
-use run::{Call, Fact, Outcome, PoolId, Route, Run, Timestamp, ToolName};
+use run::{AttemptNumber, Call, Fact, Outcome, PoolId, Route, Run, Timestamp, ToolName};
 use telemetry::metrics::{Counter, Family, Gauge, Histogram, Metric, OTHER, publish};
 
 use self::tenants::TenantCounts;
 use crate::fleet::registry::{Catalog, Registry};
+use crate::overview::Overview;
 
 const OF_TOOL: &[&str] = &["pool", "tool"];
 
@@ -472,6 +473,7 @@ pub(crate) fn webhook(endpoint: &str, outcome: &str) {
 pub(crate) struct Ends {
     pools: HashMap<PoolId, HashMap<ToolName, OfTool>>,
     tenants: TenantCounts,
+    overview: Overview,
 }
 
 #[derive(Debug)]
@@ -520,6 +522,22 @@ impl OfTool {
 }
 
 impl Ends {
+    /// They are counted in the overview, too.
+    pub(crate) fn new(overview: Overview) -> Self {
+        Self { overview, ..Self::default() }
+    }
+
+    /// Counts the start of an attempt that was stored at this time, if it is the first one of its call.
+    pub(crate) fn started(&self, call: &Call, number: AttemptNumber, at: Timestamp, registry: &Registry) {
+        let spec = call.spec();
+        if let Route::Pool { pool, .. } = &spec.route
+            && number == AttemptNumber(1)
+        {
+            let of = (pool.as_str(), label(&spec.tool, registry));
+            self.overview.started(of, at.since(call.in_turn_since()), ::nats::now());
+        }
+    }
+
     /// Counts the calls of a run that may have been opened, or extended.
     pub(crate) fn accepted(&mut self, run: &Run, heard: &Fact) {
         let Some(tenant) = run.tenant() else { return };
@@ -535,6 +553,11 @@ impl Ends {
         let spec = call.spec();
         if let (Some(tenant), Some(outcome)) = (run.tenant(), call.outcome()) {
             self.tenants.ended(tenant, outcome);
+        }
+        if let Some(outcome) = call.outcome() {
+            let pool = if let Route::Pool { pool, .. } = &spec.route { pool.as_str() } else { "" };
+            let of = (pool, label(&spec.tool, registry));
+            self.overview.ended(of, outcome, at.since(call.accepted_at()), ::nats::now());
         }
         let Route::Pool { pool, .. } = &spec.route else {
             return OfTool::new("", label(&spec.tool, registry)).ended(call, at);

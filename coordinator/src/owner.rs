@@ -70,6 +70,7 @@ use crate::nats::scan::Log;
 use crate::nats::signals::Signals;
 use crate::nats::snapshots::Snapshots;
 use crate::notifications::Webhooks;
+use crate::overview::Overview;
 use crate::quotas::Quotas;
 use crate::shards::{Owned, every};
 use crate::tasks::finished;
@@ -148,6 +149,7 @@ pub(crate) struct Io {
     pub(crate) callers: Callers,
     pub(crate) quotas: Quotas,
     pub(crate) turns: TurnOrder,
+    pub(crate) overview: Overview,
     pub(crate) paused: watch::Receiver<Arc<Paused>>,
     pub(crate) webhooks: Webhooks,
     /// The queue of webhooks, if there are webhooks.
@@ -204,6 +206,7 @@ pub(crate) struct OwnerTask {
 pub(crate) fn new(io: Io) -> (OwnerHandle, OwnerTask) {
     let (sender, requests) = mpsc::channel(REQUESTS_MAX);
     let ledger = OwnerHandle(sender);
+    let ends = Ends::new(io.overview.clone());
     let keeper = OwnerTask {
         io,
         requests,
@@ -231,7 +234,7 @@ pub(crate) fn new(io: Io) -> (OwnerHandle, OwnerTask) {
         log_left: HashMap::new(),
         stopping: HashSet::new(),
         limited: false,
-        ends: Ends::default(),
+        ends,
         lag: Lag::default(),
     };
     (ledger, keeper)
@@ -505,6 +508,11 @@ fn claim(owner: &Owner, shard: Shard) -> Option<u64> {
 fn count_ends(ends: &mut Ends, run: &Run, entry: &Entry, heard: &[Fact], registry: &watch::Receiver<Arc<Registry>>) {
     for heard in heard {
         ends.accepted(run, heard);
+        if let Fact::AttemptStarted { attempt, .. } = heard
+            && let Some(call) = run.call(attempt.call)
+        {
+            ends.started(call, attempt.number, entry.at, &registry.borrow());
+        }
         if let Fact::CallEnded { call } = heard
             && let Some(call) = run.call(*call)
         {

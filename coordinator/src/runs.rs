@@ -51,6 +51,7 @@ use crate::nats::requests::Requests;
 use crate::nats::setup::RETENTION;
 use crate::nats::signals::Signals;
 use crate::offload::Permit;
+use crate::overview::Overview;
 use crate::owner::OwnerHandle;
 use crate::quotas::Quotas;
 use crate::readers::{Reader, WatchError};
@@ -79,6 +80,7 @@ pub(crate) struct Parts {
     pub(crate) callers: Callers,
     pub(crate) quotas: Quotas,
     pub(crate) turns: TurnOrder,
+    pub(crate) overview: Overview,
     pub(crate) pauses: Pauses,
     pub(crate) signals: Signals,
     /// How long after its end a run with `store: false` can be read.

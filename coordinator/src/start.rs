@@ -31,6 +31,7 @@ use crate::nats::setup::LogOptions;
 use crate::nats::signals::Signals;
 use crate::objects::Results;
 use crate::objects::uploads::Uploads;
+use crate::overview::Overview;
 use crate::owner::OwnerHandle;
 use crate::quotas::Quotas;
 use crate::schedules::{ScheduleTask, Schedules};
@@ -137,6 +138,7 @@ struct Shared {
     signals: Signals,
     quotas: Quotas,
     turns: TurnOrder,
+    overview: Overview,
     pauses: Pauses,
     schedules: Schedules,
     registry: watch::Receiver<Arc<Registry>>,
@@ -181,6 +183,7 @@ impl Shared {
             callers: self.callers.clone(),
             quotas: self.quotas.clone(),
             turns: self.turns.clone(),
+            overview: self.overview.clone(),
             paused: self.pauses.current.clone(),
             webhooks: webhooks.unwrap_or_default(),
             letters,
@@ -241,6 +244,7 @@ impl Shared {
             callers: self.callers.clone(),
             quotas: self.quotas.clone(),
             turns: self.turns.clone(),
+            overview: self.overview.clone(),
             pauses: self.pauses.clone(),
             signals: self.signals.clone(),
             erase_after,
@@ -249,7 +253,7 @@ impl Shared {
     }
 
     /// The API, and its uploads in progress; starts the delivery of notifications and the firing of schedules.
-    fn api(&self, runs: runs::Runs, is_tls: bool, tasks: &mut Tasks) -> (api::Api, Uploads) {
+    fn api(&self, runs: runs::Runs, (is_tls, console): (bool, bool), tasks: &mut Tasks) -> (api::Api, Uploads) {
         if let Some(api::Notices { webhooks, queue }) = self.notices.clone() {
             tasks.spawn(|end| notifications::keep(webhooks, queue, self.owned.clone(), end));
         }
@@ -269,6 +273,7 @@ impl Shared {
             floor_policies: Arc::clone(&self.floor_policies),
             abandoned,
             inlined: Default::default(),
+            console,
             stop: tasks.stop.clone(),
         };
         (api, uploads)
@@ -328,6 +333,7 @@ impl Coordinator {
             journals,
             quotas,
             turns,
+            overview: Overview::default(),
             pauses,
             schedules,
             registry,
@@ -347,11 +353,10 @@ impl Coordinator {
         let who = format!("{address} {}", env!("CARGO_PKG_VERSION"));
         let published = (owned_sender, shared.journals.counts());
         let membership = Box::pin(nats::leases::Membership::join(&shared.broker, who, published)).await?;
-        let leave = CancellationToken::new();
-        let mut holding = JoinSet::new();
+        let (leave, mut holding) = (CancellationToken::new(), JoinSet::new());
         holding.spawn(membership.hold(written, leave.clone()));
         let runs = shared.runs(handle, self.hooks, (self.erase_after, self.attached_only));
-        let (api, uploads) = shared.api(runs, files.tls.is_some(), &mut tasks);
+        let (api, uploads) = shared.api(runs, (files.tls.is_some(), self.console), &mut tasks);
         let (listener, tls, connections_max) = (self.listener, files.tls, self.connections_max);
         let requests = api::serve(api::Port { listener, tls, connections_max, hosts }, api, served, || {
             tracing::info!(%address, "serving");

@@ -3,6 +3,7 @@
 
 pub(crate) mod ask;
 mod batch;
+mod console;
 mod objects;
 mod openai;
 mod openapi;
@@ -43,6 +44,7 @@ pub(crate) fn router(api: Api) -> Router {
         };
         routes.route(operation.path, answering(handler, operation.meaning.name()))
     });
+    let routes = if api.console { routes.merge(console::routes()) } else { routes };
     routes.merge(openai::routes(&api)).method_not_allowed_fallback(no_such_method).with_state(api)
 }
 
@@ -61,6 +63,7 @@ pub(crate) fn is_open(path: &str) -> bool {
         None => path == template,
     };
     crate::api::mcp::is_metadata(path)
+        || console::has(path)
         || OPERATIONS.iter().any(|operation| operation.meaning.needs() == Needs::Nothing && is_at(operation.path))
 }
 

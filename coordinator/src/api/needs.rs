@@ -2,7 +2,7 @@
 
 use crate::auth::callers::Role;
 
-const NEEDS: [(&str, &str, Role); 42] = [
+const NEEDS: [(&str, &str, Role); 43] = [
     ("RunService", "CreateRun", Role::Submit),
     ("RunService", "ExecuteRun", Role::Submit),
     ("RunService", "ExecuteRuns", Role::Submit),
@@ -26,6 +26,7 @@ const NEEDS: [(&str, &str, Role); 42] = [
     ("FleetService", "ListPauses", Role::Admin),
     ("FleetService", "ListWorkers", Role::Admin),
     ("FleetService", "DrainWorker", Role::Admin),
+    ("FleetService", "GetOverview", Role::Admin),
     ("ObjectService", "ReadObject", Role::Read),
     ("ObjectService", "CreateObject", Role::Submit),
     ("ObjectService", "CreateObjectLink", Role::Read),

@@ -9,6 +9,7 @@ use super::OwnerTask;
 use crate::fleet::registry::Registry;
 use crate::metrics::{self, COUNTS, label};
 use crate::nats::journal::stored_bytes;
+use crate::overview::Standing;
 
 /// Calls of one tool in one pool.
 #[derive(Debug, Default)]
@@ -86,6 +87,15 @@ impl Tallies {
             CallState::Running(_) => tally.running += 1,
             CallState::WaitingForClient | CallState::AwaitingApproval | CallState::Delayed | CallState::Ended(_) => {}
         }
+    }
+
+    /// The counts for the overview.
+    fn standing(&self) -> impl Iterator<Item = ((&str, &str), Standing)> {
+        let tools = self.tools.iter().flat_map(|(pool, tools)| tools.iter().map(move |tool| (pool, tool)));
+        tools.map(|(pool, (tool, tally))| {
+            let Tally { waiting, runnable, running, without_worker, oldest, .. } = *tally;
+            ((pool.as_str(), tool.as_str()), Standing { waiting, runnable, without_worker, running, oldest })
+        })
     }
 
     fn note_tenant(&mut self, tenant: &TenantId, waits: bool, runs: bool) {
@@ -174,6 +184,7 @@ impl OwnerTask {
         metrics::RUNNING.replace(each(|tally, _| f64::from(tally.running)));
         metrics::QUEUE_AGE
             .replace(each(|tally, now| tally.oldest.map_or(0.0, |oldest| now.since(oldest).as_secs_f64())));
+        self.io.overview.stand(tallies.standing(), now);
         let turns = self.io.turns.by_priority();
         let turns = turns.iter().flat_map(|(pool, calls)| {
             let levels = [Priority::Low, Priority::Normal, Priority::High].into_iter().zip(*calls);

@@ -233,6 +233,23 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/v1/overview": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** @description Gets figures of the last minutes from the memory of this coordinator: calls that wait and run, ends, times, workers, and the log. It reads neither the log nor the index, so it takes the same time however many runs there are. */
+        get: operations["GetOverview"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/v1/pauses": {
         parameters: {
             query?: never;
@@ -1808,6 +1825,45 @@ export interface components {
          * @enum {string}
          */
         FloorPolicy: "FLOOR_POLICY_UNSPECIFIED" | "FLOOR_POLICY_ARRIVAL" | "FLOOR_POLICY_SUBMISSION" | "FLOOR_POLICY_INTERLEAVED";
+        /** @description Figures of a coordinator. Those of calls are about the runs of its own shards: add them up over the coordinators. */
+        GetOverviewResponse: {
+            /**
+             * Format: uint64
+             * @description Calls of its shards that await approval.
+             */
+            awaiting_approval?: number;
+            /** @description The log. */
+            log?: components["schemas"]["LogOverview"];
+            /** @description All pools, by their names. */
+            pools?: components["schemas"]["PoolOverview"][];
+            /**
+             * Format: uint64
+             * @description Runs of its shards that have not ended.
+             */
+            runs_open?: number;
+            /**
+             * Format: uint32
+             * @description Shards that this coordinator owns, of 16.
+             */
+            shards?: number;
+            /**
+             * Format: date-time
+             * @description When they were read.
+             */
+            time?: string;
+            /** @description Tools whose calls wait or run, or ended in the window; at most 1000 pairs of a tool and a pool. */
+            tools?: components["schemas"]["ToolOverview"][];
+            /**
+             * Format: uint64
+             * @description Calls of its shards that wait for their client.
+             */
+            waiting_for_client?: number;
+            /**
+             * @description The time behind `time` to which the counts of `tools` belong.
+             * @example 1.5s
+             */
+            window?: string;
+        };
         /** @description A run. */
         GetRunResponse: {
             /** @description The run. */
@@ -1906,6 +1962,46 @@ export interface components {
             run_id?: string;
             /** @description Its tenant; empty if none was given. */
             tenant?: string;
+        };
+        /** @description The log, as a coordinator sees it. */
+        LogOverview: {
+            /**
+             * Format: uint64
+             * @description Bytes used.
+             */
+            bytes?: number;
+            /**
+             * Format: uint64
+             * @description Limit of the bytes; from 85 % on new work is refused.
+             */
+            bytes_max?: number;
+            /**
+             * @description Age of the newest entry when it arrived: the longest of the last 20 to 40 seconds.
+             * @example 1.5s
+             */
+            lag?: string;
+            /**
+             * Format: uint64
+             * @description Messages.
+             */
+            messages?: number;
+            /**
+             * Format: uint64
+             * @description Limit of the messages; from 85 % on new work is refused. 0 if there is none.
+             */
+            messages_max?: number;
+            /** @description It has a leader, and this coordinator can write to it. */
+            reachable?: boolean;
+            /**
+             * Format: uint32
+             * @description Configured copies.
+             */
+            replicas?: number;
+            /**
+             * Format: uint32
+             * @description Copies that are up to date.
+             */
+            replicas_current?: number;
         };
         /**
          * @description What happens to firings that were missed, because no coordinator or broker was there.
@@ -2728,6 +2824,33 @@ export interface components {
             /** @description The schedule. */
             schedule?: components["schemas"]["Schedule"];
         };
+        /** @description The workers of a pool. */
+        PoolOverview: {
+            /**
+             * Format: uint32
+             * @description Those of them that drain.
+             */
+            draining?: number;
+            /** @description It is paused. */
+            paused?: boolean;
+            /** @description The pool. */
+            pool?: string;
+            /**
+             * Format: uint32
+             * @description Those of them that take calls.
+             */
+            pulling?: number;
+            /**
+             * Format: uint64
+             * @description Calls that its workers can run at once, without those that drain.
+             */
+            slots?: number;
+            /**
+             * Format: uint32
+             * @description Live workers.
+             */
+            workers?: number;
+        };
         /**
          * @description The priority of a call among the calls of its tenant that wait in the same pool. Tenants share a pool by their weights, whatever the priorities of their calls. A call that has been waiting for 30 s counts as one of the next higher priority.
          *     - `PRIORITY_UNSPECIFIED`: NORMAL.
@@ -3464,6 +3587,80 @@ export interface components {
             /** @description The answer. */
             result?: components["schemas"]["Content"][];
         };
+        /** @description Calls of a tool in a pool. */
+        ToolOverview: {
+            /**
+             * Format: uint32
+             * @description Calls that were cancelled in the window.
+             */
+            cancelled?: number;
+            /**
+             * Format: uint32
+             * @description Calls that completed in the window.
+             */
+            completed?: number;
+            /** @description Calls that ended, in parts of the window of equal length, the oldest first. */
+            ended_each?: number[];
+            /**
+             * Format: uint32
+             * @description Calls that expired in the window.
+             */
+            expired?: number;
+            /**
+             * Format: uint32
+             * @description Calls that failed in the window.
+             */
+            failed?: number;
+            /**
+             * @description How long the oldest runnable call has been in the queue; not set if there is none.
+             * @example 1.5s
+             */
+            oldest_waiting?: string;
+            /** @description The pool; empty for calls that no worker executes. */
+            pool?: string;
+            /**
+             * Format: uint32
+             * @description Of those, the calls that a worker with a free slot could start.
+             */
+            runnable?: number;
+            /**
+             * Format: uint32
+             * @description Calls that a worker executes.
+             */
+            running?: number;
+            /**
+             * @description How long calls took from acceptance to end: at most this long for half of those that ended. Not set if none ended.
+             * @example 1.5s
+             */
+            to_end_p50?: string;
+            /**
+             * @description The same for 95 % of the calls.
+             * @example 1.5s
+             */
+            to_end_p95?: string;
+            /**
+             * @description How long calls waited for their first attempt, from their acceptance, approval or the end of their delay: at most this long for half of the calls that began. An attempt begins when its start is stored, which for a tool that is safe to repeat is with its first output or its end. Not set if no call began. Like the next one, it is at most 13 % above the exact value, and belongs to the second half of the window at least.
+             * @example 1.5s
+             */
+            to_start_p50?: string;
+            /**
+             * @description The same for 95 % of the calls.
+             * @example 1.5s
+             */
+            to_start_p95?: string;
+            /** @description The tool; `other` for tools that no worker advertises. */
+            tool?: string;
+            /**
+             * Format: uint32
+             * @description Calls that have not started, including those waiting for their turn. As of at most 2 seconds ago, like the next four.
+             */
+            waiting?: number;
+            /**
+             * Format: uint32
+             * @description Of those, the calls that no live worker of the pool takes.
+             */
+            without_worker?: number;
+        };
         /**
          * @description The permission class that a caller needs.
          *     - `TOOL_PERMISSION_UNSPECIFIED`: READ for a tool that is read-only, EXTERNAL for one that reaches beyond this system, otherwise WRITE.
@@ -4133,6 +4330,35 @@ export interface operations {
                 };
                 content: {
                     "application/json": Record<string, never>;
+                };
+            };
+            /** @description A problem: nothing was changed, unless it reports otherwise. */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    GetOverview: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Done. */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["GetOverviewResponse"];
                 };
             };
             /** @description A problem: nothing was changed, unless it reports otherwise. */

@@ -38,4 +38,11 @@ impl v1::fleet_service_server::FleetService for FleetDoor {
     ) -> Result<Response<v1::DrainWorkerResponse>, Status> {
         Ok(Response::new(self.0.by(request.extensions()).drain_worker(request.into_inner()).await?))
     }
+
+    async fn get_overview(
+        &self,
+        request: Request<v1::GetOverviewRequest>,
+    ) -> Result<Response<v1::GetOverviewResponse>, Status> {
+        Ok(Response::new(self.0.by(request.extensions()).get_overview(request.into_inner())?))
+    }
 }

@@ -159,6 +159,8 @@ pub(crate) const OPERATIONS: &[Operation] = &[
         meaning: Rpc("FleetService", "Resume") },
     Operation { method: Method::GET, path: "/v1/workers", handler: || get(list_workers),
         meaning: Rpc("FleetService", "ListWorkers") },
+    Operation { method: Method::GET, path: "/v1/overview", handler: || get(get_overview),
+        meaning: Rpc("FleetService", "GetOverview") },
     Operation { method: Method::POST, path: "/v1/workers/{worker_id}/drain", handler: unary!(post, drain_worker),
         meaning: Rpc("FleetService", "DrainWorker") },
     Operation { method: Method::POST, path: "/v1/objects", handler: || post(objects::create_object),
@@ -321,6 +323,10 @@ async fn list_pauses(api: Api, ask: Ask) -> Answered {
 
 async fn list_workers(api: Api, ask: Ask) -> Answered {
     Ok(answered(&api.list_workers(&ask.read()?).map_err(|error| ask.problem(error))?))
+}
+
+async fn get_overview(api: Api, ask: Ask) -> Answered {
+    Ok(answered(&api.get_overview(ask.read()?).map_err(|error| ask.problem(error))?))
 }
 
 /// A message as a response.

@@ -100,12 +100,10 @@ async fn intruded() -> (Yard, Keys, harness::Worker, harness::Stream, Intruder) 
     (yard, keys, worker, stream, intruder)
 }
 
-#[tokio::test]
-async fn with_another_pools_key_nothing_of_this_pool_can_be_said() {
-    let (yard, _keys, _worker, stream, mut intruder) = intruded().await;
-    let run = stream.run(&yard.client);
-    let entry = |rest: &str| format!("ty.run.{}.{}.{rest}", &run.id[4..6], run.id);
-    for subject in [
+/// What the key of another pool must not publish on.
+fn foreign_subjects(run: &str) -> Vec<String> {
+    let entry = |rest: &str| format!("ty.run.{}.{run}.{rest}", &run[4..6]);
+    vec![
         // The log: another pool's output, anybody's job, a command, a run.
         entry("0.out.main"),
         entry("0.job.main"),
@@ -125,9 +123,9 @@ async fn with_another_pools_key_nothing_of_this_pool_can_be_said() {
         "$KV.ty-snapshots.00".to_owned(),
         "$KV.ty-requests.x".to_owned(),
         // Objects: another pool's, an upload, and to read any, which would say them wherever it is told to.
-        format!("ty.obj.{}.0.main.00000000000000ff.0", run.id),
-        format!("ty.obj.up.upl_{}.0", &run.id[7..]),
-        format!("$JS.API.DIRECT.GET.ty-objects.ty.obj.{}.0.other.00000000000000ff.0", run.id),
+        format!("ty.obj.{}.0.main.00000000000000ff.0", run),
+        format!("ty.obj.up.upl_{}.0", &run[7..]),
+        format!("$JS.API.DIRECT.GET.ty-objects.ty.obj.{}.0.other.00000000000000ff.0", run),
         "$JS.API.DIRECT.GET.ty-objects".to_owned(),
         "$JS.API.STREAM.MSG.GET.ty-objects".to_owned(),
         "$JS.API.CONSUMER.CREATE.ty-objects".to_owned(),
@@ -158,7 +156,14 @@ async fn with_another_pools_key_nothing_of_this_pool_can_be_said() {
         "$JS.API.DIRECT.GET.KV_ty-tools.$KV.ty-tools.other.set".to_owned(),
         "$JS.API.STREAM.INFO.KV_ty-tools".to_owned(),
         "$SYS.REQ.SERVER.PING.JSZ".to_owned(),
-    ] {
+    ]
+}
+
+#[tokio::test]
+async fn with_another_pools_key_nothing_of_this_pool_can_be_said() {
+    let (yard, _keys, _worker, stream, mut intruder) = intruded().await;
+    let run = stream.run(&yard.client);
+    for subject in foreign_subjects(&run.id) {
         intruder.client.publish(subject.clone(), "{}".into()).await.expect("it is sent");
         let refusal = intruder.refused().await;
         assert!(refusal.contains("publish") && refusal.contains(&subject.to_lowercase()), "{subject}: {refusal}");

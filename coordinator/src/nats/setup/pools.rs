@@ -12,7 +12,7 @@ use super::{JOBS_UNDER_WAY_MAX, SetupError};
 /// Pull requests of one pool that may wait concurrently. Cannot be changed once the consumer exists.
 const PULLS_WAITING_MAX: i64 = 8192;
 
-fn pool_config(pool: &PoolId) -> pull::Config {
+pub(super) fn pool_config(pool: &PoolId) -> pull::Config {
     pull::Config {
         durable_name: Some(names::pool_consumer(pool)),
         filter_subject: names::pool_jobs(pool),

@@ -1,11 +1,13 @@
 //! Queues and buckets with a real broker.
 
-use async_nats::jetstream::AckKind;
+use async_nats::jetstream::consumer::pull;
+use async_nats::jetstream::{self, AckKind};
 use futures::StreamExt as _;
 use nats::Credentials;
 use proto::subject::{Subject, SubjectKind};
-use run::{CallIndex, RunId, Shard};
+use run::{CallIndex, PoolId, RunId, Shard};
 
+use super::pools::pool_config;
 use super::*;
 use crate::nats::Broker;
 

@@ -319,6 +319,9 @@ test("parked notifications are sent again", async () => {
   const id = await api.run([bash("sleep 60")]);
   await api.post(`/runs/${id}/cancel`);
   await api.ended(id);
+  // Those of other runs may be parked before it.
+  const parked = async () => JSON.stringify(await api.get("/webhooks/parked")).includes(id);
+  for (let round = 0; !(await parked()) && round < 300; round += 1) await sleep(100);
   const shown = await open(engine, yard.url, "#/notifications");
   await shown.page.waitForSelector("text=run.cancelled", { timeout: 30_000 });
   await shown.page.getByRole("button", { name: "Show …" }).first().click();

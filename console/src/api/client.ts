@@ -1,6 +1,6 @@
 // The public HTTP API, typed by docs/openapi.json. Every request of the console passes through `send`.
 
-import type { components, paths } from "./openapi";
+import type { components, paths } from "../../../sdk/typescript/src/openapi";
 import { ApiError } from "./problem";
 import { authorization, deny, key, signOut } from "./session";
 

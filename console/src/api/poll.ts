@@ -26,7 +26,7 @@ const BACKOFF_LONGEST_MS = 10_000;
 
 /**
  * Fetches at once and then every `everyMs`, while the page is visible. `deps` are values on which the request depends;
- * when one changes, the request is made anew.
+ * if one changes, the request is sent again.
  */
 export function usePoll<T>(
   fetcher: (signal: AbortSignal) => Promise<T>,

@@ -1,4 +1,4 @@
-import type { components } from "./openapi";
+import type { components } from "../../../sdk/typescript/src/openapi";
 
 /** An error of the API: a problem (RFC 9457), or a failed connection. */
 export class ApiError extends Error {

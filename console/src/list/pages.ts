@@ -139,7 +139,7 @@ function covered(page: PageOf<unknown>): { incomplete: boolean; cutBefore: strin
   return { incomplete: page.incomplete ?? false, cutBefore: page.cutBefore };
 }
 
-/** A list for as long as the component is shown. It is made anew when one of `deps` changes. */
+/** A list for as long as the component is shown. If one of `deps` changes, it is read again. */
 export function usePages<Row>(fetcher: Fetch<Row>, keyOf: (row: Row) => string, deps: unknown[]): PagedList<Row> {
   const list = useMemo(() => new PagedList(fetcher, keyOf), [...deps, key.value]);
   useEffect(() => {

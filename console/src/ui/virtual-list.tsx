@@ -88,7 +88,7 @@ export function VirtualList<Item extends Sized>(props: Props<Item>) {
   const [isAway, setAway] = useState(false);
   const [, setTick] = useState(0);
 
-  // Items are added at the end. If they were dropped at the beginning, the sums are made anew.
+  // Items are added at the end. If they were dropped at the beginning, the sums are calculated again.
   if (first.current !== items[0] || sums.length > items.length) {
     sums.clear();
     first.current = items[0];

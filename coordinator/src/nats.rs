@@ -25,8 +25,6 @@ pub(crate) mod snapshots;
 pub(crate) mod tools;
 mod uploads;
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use ::objects::{Bucket, Objects};
@@ -36,6 +34,7 @@ use nats::Credentials;
 use nats::access::Party;
 use proto::names;
 use run::{Partition, PoolId};
+use tokio::sync::watch;
 
 use self::setup::{LogOptions, SetupError};
 
@@ -62,7 +61,7 @@ pub(crate) struct Broker {
     records: records::Records,
     carried: kv::Store,
     /// How many partitions the log has, as far as it is known.
-    partitions: Arc<AtomicUsize>,
+    partitions: watch::Sender<usize>,
 }
 
 #[derive(Debug, thiserror::Error)]
@@ -84,7 +83,7 @@ impl Broker {
         let client = nats::connect(url, credentials, &name, &Party::Coordinator).await?;
         let context = ContextBuilder::new().timeout(APPEND_TIMEOUT).build(client.clone());
         let patient = ContextBuilder::new().timeout(TAKEOVER_TIMEOUT).build(client.clone());
-        let partitions = Arc::new(AtomicUsize::new(setup::ensure_log(&client, &context, log).await?));
+        let partitions = watch::Sender::new(setup::ensure_log(&client, &context, log).await?);
         let leases = setup::ensure_bucket(&context, names::LEASES_BUCKET, Duration::ZERO, log).await?;
         let tools = setup::ensure_bucket(&context, names::TOOLS_BUCKET, Duration::ZERO, log).await?;
         let requests = setup::ensure_bucket(&context, names::REQUESTS_BUCKET, setup::RETENTION, log).await?;
@@ -119,7 +118,7 @@ impl Broker {
     }
 
     pub(crate) fn partitions(&self) -> usize {
-        self.partitions.load(Ordering::Relaxed)
+        *self.partitions.borrow()
     }
 
     /// The streams of all partitions of the log.

@@ -141,7 +141,6 @@ pub(crate) struct Io {
     pub(crate) signals: Signals,
     pub(crate) queues: Queues,
     pub(crate) owned: watch::Receiver<Owned>,
-    /// The entries of the log before this one would leave it, if no open run needed them.
     /// Receives the shards whose snapshots were stored after their release began.
     pub(crate) written: mpsc::Sender<Shard>,
     pub(crate) registry: watch::Receiver<Arc<Registry>>,

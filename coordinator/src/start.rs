@@ -318,7 +318,7 @@ impl Coordinator {
         let schedules = Schedules::load(&broker, api::read_run).await?;
         let turns = TurnOrder::new(files.callers.clone(), owned.clone(), pauses.current.clone());
         let quotas = tasks.start_quotas((&files.callers, &owned, &turns), index.redis(), log_options.bytes_max);
-        let journals = Journals::new(&broker, broker.partitions(), history);
+        let journals = Journals::new(&broker, history);
         let hook_notices = tasks.start_hook_notices(&self.hooks, &registry);
         let shared = Shared {
             log: Log::new(&broker, journals.clone()),

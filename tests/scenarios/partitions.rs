@@ -3,16 +3,18 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
+use async_nats::jetstream::consumer::PullConsumer;
 use futures::StreamExt as _;
 use harness::{Client, Fixture, Keys, PATIENCE, Yard, call};
 use local::Cluster;
 use nats::Credentials;
 use nats::access::Party;
-use proto::v1::{CallState, FloorPolicy, run_event::Event};
+use proto::v1::pause_request::What;
+use proto::v1::{CallState, FloorPolicy, resume_request, run_event::Event};
 use run::{Partition, RunId};
 use serde_json::json;
 
-use crate::{FIXTURE, check, count, counted};
+use crate::{FIXTURE, check, count, counted, pauses};
 
 const PARTITIONS: usize = 4;
 
@@ -93,6 +95,46 @@ async fn a_worker_with_one_slot_serves_the_queues_of_all_partitions() {
     let _worker = yard.worker_with_slots(1).await;
     let runs = until_spread(&yard.client, PARTITIONS).await;
     assert!(runs.len() >= 16);
+}
+
+#[tokio::test]
+async fn a_pool_that_was_paused_before_is_paused_in_a_new_partition_until_it_is_resumed() {
+    let yard = Yard::start(FIXTURE).await;
+    let _worker = yard.worker().await;
+    pauses::pause(&yard.client, What::Pool("main".to_owned())).await;
+    add_partitions(&yard.broker.url(), 2).await;
+    until_paused(&yard.broker.url(), true).await;
+    let (begun, mut runs, mut seen) = (tokio::time::Instant::now(), Vec::new(), BTreeSet::new());
+    while seen.len() < 2 {
+        let run = yard.client.create(vec![call("c", "echo", json!({ "text": "later" }))]).await;
+        seen.insert(partition_of(&run.id));
+        runs.push(run);
+        assert!(begun.elapsed() < PATIENCE, "all new runs are in {seen:?}");
+        tokio::time::sleep(Duration::from_millis(200)).await;
+    }
+    for run in &runs {
+        let state = run.get().await.calls[0].state();
+        assert!([CallState::Accepted, CallState::Queued].contains(&state), "{}: {state:?}", run.id);
+    }
+    pauses::resume(&yard.client, resume_request::What::Pool("main".to_owned())).await;
+    until_paused(&yard.broker.url(), false).await;
+    for run in runs {
+        check::whole(&run.watch(FloorPolicy::Arrival).await.to_end().await, true);
+    }
+}
+
+/// Waits until the queue of the pool in the second partition is paused, or is not.
+async fn until_paused(url: &str, paused: bool) {
+    let context = async_nats::jetstream::new(async_nats::connect(url).await.expect("the broker is there"));
+    let begun = tokio::time::Instant::now();
+    loop {
+        let queue: Result<PullConsumer, _> = context.get_consumer_from_stream("pool-main", "ty-log-1").await;
+        if queue.is_ok_and(|queue| queue.cached_info().paused == paused) {
+            return;
+        }
+        assert!(begun.elapsed() < PATIENCE, "the queue does not follow");
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
 }
 
 #[tokio::test]

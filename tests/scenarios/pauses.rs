@@ -14,7 +14,7 @@ use tempfile::TempDir;
 use crate::check::{kinds, outcomes};
 use crate::{FIXTURE, count};
 
-async fn pause(client: &Client, what: What) {
+pub(crate) async fn pause(client: &Client, what: What) {
     let request = v1::PauseRequest { what: Some(what), reason: "they asked us to".to_owned() };
     client.fleet.clone().pause(request).await.expect("it can be paused");
     let paused = async {
@@ -25,7 +25,7 @@ async fn pause(client: &Client, what: What) {
     tokio::time::timeout(harness::PATIENCE, paused).await.expect("it is known");
 }
 
-async fn resume(client: &Client, what: resume_request::What) {
+pub(crate) async fn resume(client: &Client, what: resume_request::What) {
     let request = v1::ResumeRequest { what: Some(what) };
     client.fleet.clone().resume(request).await.expect("it can be resumed");
 }

@@ -40,7 +40,7 @@ impl Api {
                 pulling: small(living.pulling),
                 draining: small(living.live - living.taking),
                 slots: living.slots,
-                paused: paused.pools().any(|(paused, _)| *paused == pool),
+                paused: paused.stops(&pool),
                 pool: pool.to_string(),
             }
         });

@@ -149,8 +149,8 @@ impl Puller {
     /// Open requests are lost with the connection on which they were made, or with a broker that is silent.
     async fn look_at_connection(&mut self) {
         let connects = connects(&self.client);
-        let anew = std::mem::replace(&mut self.connects, connects) != connects;
-        if anew {
+        let is_new = std::mem::replace(&mut self.connects, connects) != connects;
+        if is_new {
             self.begin_again().await;
             return;
         }

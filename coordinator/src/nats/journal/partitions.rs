@@ -2,7 +2,7 @@
 //! and has a [`Journal`]. Partitions are added while coordinators run, and are never removed.
 
 use std::sync::atomic::Ordering::Relaxed;
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard};
 use std::time::Duration;
 
 use async_nats::jetstream::stream::Info;
@@ -29,19 +29,13 @@ struct All {
     broker: Broker,
     history: Option<History>,
     journals: RwLock<Vec<Journal>>,
-    count: watch::Sender<usize>,
 }
 
 impl Journals {
-    /// The journals of the first `count` partitions, which exist at the broker.
-    pub(crate) fn new(broker: &Broker, count: usize, history: Option<History>) -> Self {
-        let all = Self(Arc::new(All {
-            broker: broker.clone(),
-            history,
-            journals: RwLock::default(),
-            count: watch::Sender::new(0),
-        }));
-        all.grow(count);
+    /// The journals of the partitions that were found when this coordinator connected.
+    pub(crate) fn new(broker: &Broker, history: Option<History>) -> Self {
+        let all = Self(Arc::new(All { broker: broker.clone(), history, journals: RwLock::default() }));
+        all.grow(broker.partitions());
         all
     }
 
@@ -53,18 +47,17 @@ impl Journals {
         journals.extend(more.map(|partition| Journal::new(broker, partition).with_history(history.clone())));
         let count = journals.len();
         drop(journals);
-        broker.partitions.fetch_max(count, Relaxed);
-        self.0.count.send_if_modified(|known| std::mem::replace(known, count) != count);
+        broker.partitions.send_if_modified(|known| std::mem::replace(known, count) != count);
     }
 
     /// How many partitions there are.
     pub(crate) fn count(&self) -> usize {
-        *self.0.count.borrow()
+        self.0.broker.partitions()
     }
 
     /// Reports when there are more partitions.
     pub(crate) fn counts(&self) -> watch::Receiver<usize> {
-        self.0.count.subscribe()
+        self.0.broker.partitions.subscribe()
     }
 
     pub(crate) fn partitions(&self) -> impl Iterator<Item = Partition> + Clone + use<> {
@@ -91,7 +84,7 @@ impl Journals {
     }
 
     pub(crate) fn of_partition(&self, partition: Partition) -> Journal {
-        let journals = self.0.journals.read().unwrap_or_else(PoisonError::into_inner);
+        let journals = self.each();
         let found = journals.get(partition.as_usize()).or_else(|| journals.first()).cloned();
         drop(journals);
         found.unwrap_or_else(|| Journal::new(&self.0.broker, Partition::FIRST))
@@ -101,8 +94,8 @@ impl Journals {
         self.0.history.as_ref()
     }
 
-    fn each(&self) -> Vec<Journal> {
-        self.0.journals.read().unwrap_or_else(PoisonError::into_inner).clone()
+    fn each(&self) -> RwLockReadGuard<'_, Vec<Journal>> {
+        self.0.journals.read().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The bound of the log at which new runs are rejected, if no partition has room for one.
@@ -115,9 +108,8 @@ impl Journals {
     /// knows.
     pub(crate) fn open_to_runs(&self) -> ShardSet {
         let now = ::nats::now();
-        let takes = |journal: &Journal| journal.takes_runs(now) && journal.crowded().is_none();
-        let open = self.each().into_iter().filter(takes).map(|journal| journal.partition);
-        open.flat_map(Partition::shards).collect()
+        let takes = |journal: &&Journal| journal.takes_runs(now) && journal.crowded().is_none();
+        self.each().iter().filter(takes).flat_map(|journal| journal.partition.shards()).collect()
     }
 
     /// Entries that were stored before have left each partition of the log.

@@ -51,7 +51,7 @@ pub(crate) async fn left(journal: &Journal, leaves: usize) -> (Log, RunId) {
     journal.carry(order(run, fence), ALL).await.expect("it is carried");
     drop_before(journal, places.get(leaves).map_or(places[3] + 1, |place| *place)).await;
     add(journal, run, &mut places, 1).await;
-    (Log::new(&journal.broker, Journals::new(&journal.broker, 1, None)), run)
+    (Log::new(&journal.broker, Journals::new(&journal.broker, None)), run)
 }
 
 async fn sequences(mut pages: RunPages) -> Vec<u64> {

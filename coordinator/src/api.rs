@@ -23,6 +23,7 @@ mod serve;
 mod tools;
 mod webhooks;
 
+use std::ops::Deref;
 use std::sync::Arc;
 
 use formats::tools::Format;
@@ -53,12 +54,18 @@ use crate::schedules::Schedules;
 /// Largest request: the arguments of a run's calls, with room for the rest.
 pub(crate) const REQUEST_BYTES_MAX: usize = 4 * 1024 * 1024;
 
-/// Everything that serving the API needs. Cheap to clone.
+/// The API in the name of a caller. Cheap to clone: each request does.
 #[derive(Debug, Clone)]
 pub(crate) struct Api {
     pub(crate) runs: Runs,
+    parts: Arc<Parts>,
+}
+
+/// What serving the API needs beside the runs.
+#[derive(Debug)]
+pub(crate) struct Parts {
     pub(crate) index: Index,
-    pub(crate) log: Arc<Log>,
+    pub(crate) log: Log,
     /// Set if there are webhooks.
     pub(crate) notices: Option<Notices>,
     pub(crate) schedules: Schedules,
@@ -82,10 +89,22 @@ async fn compiled(tools: Vec<v1::RequestTool>) -> Result<CustomTools, RequestErr
     offload::run_unless(custom::is_quick(&tools), || custom_tools(tools)).await
 }
 
+impl Deref for Api {
+    type Target = Parts;
+
+    fn deref(&self) -> &Parts {
+        &self.parts
+    }
+}
+
 impl Api {
+    pub(crate) fn new(runs: Runs, parts: Parts) -> Self {
+        Self { runs, parts: Arc::new(parts) }
+    }
+
     /// The API in the name of the caller in the extensions of the request.
     pub(crate) fn by(&self, extensions: &::http::Extensions) -> Self {
-        Self { runs: self.runs.by(extensions), ..self.clone() }
+        Self { runs: self.runs.by(extensions), parts: Arc::clone(&self.parts) }
     }
 
     /// The API for a client that knows the tools by their names in this form.

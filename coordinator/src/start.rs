@@ -262,10 +262,9 @@ impl Shared {
         tasks.spawn(|end| firing.keep(end));
         let (abandoned, left) = api::abandoned::queue(tasks.stop.clone());
         tasks.spawn(|end| api::abandoned::cancel(left, end));
-        let api = api::Api {
-            runs,
+        let parts = api::Parts {
             index: self.index.clone(),
-            log: Arc::new(self.log.clone()),
+            log: self.log.clone(),
             notices: self.notices.clone(),
             schedules: self.schedules.clone(),
             uploads: uploads.clone(),
@@ -276,7 +275,7 @@ impl Shared {
             console,
             stop: tasks.stop.clone(),
         };
-        (api, uploads)
+        (api::Api::new(runs, parts), uploads)
     }
 
     /// The state that the admin port reports: ready while requests are served and the broker can store entries.

@@ -19,7 +19,6 @@ use crate::index::summary::Summary;
 use crate::index::verify::{End, Word, verify};
 use crate::index::wire::moment;
 use crate::index::{Counts, Index, Unavailable};
-use crate::nats::scan::Log;
 use crate::runs::Runs;
 
 const PAGE_DEFAULT: usize = 100;
@@ -120,7 +119,7 @@ impl Api {
         let (sender, words) = mpsc::channel(WORDS_AHEAD);
         // The comparison ends with the stream: dropping the set ends its tasks.
         let mut comparing = JoinSet::new();
-        comparing.spawn(verify(self.index.clone(), Log::clone(&self.log), sender));
+        comparing.spawn(verify(self.index.clone(), self.log.clone(), sender));
         let stream = futures::stream::unfold((comparing, words), async |(comparing, mut words)| {
             let message = words.recv().await?;
             Some((message.map(replies).map_err(ApiError::from), (comparing, words)))

@@ -6,7 +6,6 @@ pub(super) mod connections;
 pub(crate) mod counted;
 pub(super) mod deadline;
 pub(super) mod gate;
-mod gathered;
 pub(super) mod incoming;
 pub(super) mod pages;
 pub(super) mod places;

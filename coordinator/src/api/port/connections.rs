@@ -25,7 +25,6 @@ use tonic::body::Body;
 use tower::{Service, ServiceExt as _};
 
 use super::bodies::Received;
-use super::gathered::Gathered;
 use super::incoming::{Connection, Incoming, Wire};
 use super::status::with_reason;
 
@@ -96,7 +95,7 @@ async fn serve_one<S>(
 {
     let Connection { wire, peer, place } = connection;
     let activity = Arc::new(Activity::new());
-    let io = TokioIo::new(Gathered::new(Counted { wire, activity: Arc::clone(&activity) }));
+    let io = TokioIo::new(Counted { wire, activity: Arc::clone(&activity) });
     let of_requests = Arc::clone(&activity);
     let service = hyper::service::service_fn(move |request: Request<IncomingBody>| {
         let begun = Begun::new(Arc::clone(&of_requests));

@@ -1,9 +1,10 @@
-//! `toolyard doctor`: examines the broker and reports problems and remedies.
+//! `toolyard doctor`: examines the broker and the history, and reports problems and remedies.
 
 use coordinator::{Finding, Level};
 
 use crate::broker::BrokerArgs;
 use crate::exit::{Exit, Failure};
+use crate::history::HistoryArgs;
 use crate::json::Object;
 use crate::terminal::{Paint, Terminal};
 use crate::words::harmless;
@@ -11,24 +12,27 @@ use crate::words::harmless;
 const EXAMPLES: &str = "\
 Examples:
   toolyard doctor
-  toolyard doctor --nats-url nats://broker:4222
+  toolyard doctor --nats-url nats://broker:4222 --history s3://toolyard/production
   toolyard doctor -o json | jq '.findings[] | select(.level != \"ok\")'
 
 It takes some seconds, in which it listens to workers. With -o json it writes
 {well, findings [level, what, found, advice]}; a level is ok, warn or fail.
 Exit code 0 when nothing failed, else 1.";
 
-/// Examine the broker: the log, its replicas, the queues, and which processes are alive
+/// Examine the broker and the history: the log, its replicas, the queues, and which processes are alive
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Args {
     #[command(flatten)]
     broker: BrokerArgs,
+    #[command(flatten)]
+    history: HistoryArgs,
 }
 
 pub(crate) async fn run(args: Args, terminal: &Terminal) -> Result<Exit, Failure> {
     let (nats_url, credentials) = args.broker.split();
-    let findings = coordinator::examine(&nats_url, &credentials).await;
+    let history = args.history.open()?;
+    let findings = coordinator::examine(&nats_url, &credentials, history.as_ref()).await;
     let well = findings.iter().all(|finding| finding.level != Level::Fail);
     if terminal.is_json() {
         let findings: Vec<Object> = findings.iter().map(described).collect();

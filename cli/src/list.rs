@@ -77,7 +77,7 @@ pub(crate) fn tell_coverage(coverage: Option<v1::IndexCoverage>, terminal: &Term
             .note("the index is incomplete: it is being rebuilt, or other coordinators keep a part of it in memory");
     }
     if let Some(cut) = coverage.cut_before {
-        terminal.note(&format!("runs from before {cut} that have ended were forgotten"));
+        terminal.note(&format!("runs from before {cut} that have ended may not be listed"));
     }
 }
 

@@ -284,6 +284,7 @@ pub(crate) async fn coordinator(args: CoordinatorArgs) -> Result<Exit, Failure> 
     let erase_after = Duration::from_secs(args.erase_after);
     let hooks = read_hooks(hooks.as_deref())?;
     let webhooks = read_webhooks(args.webhooks.as_deref())?;
+    let listed = args.history.listed();
     let (bucket, history) = (args.bucket.open()?, args.history.open()?);
     let log = LogOptions {
         durability,
@@ -310,6 +311,7 @@ pub(crate) async fn coordinator(args: CoordinatorArgs) -> Result<Exit, Failure> 
             Some(history) => coordinator.with_history(history),
             None => coordinator,
         };
+        let coordinator = listed.into_iter().fold(coordinator, Coordinator::listing_for);
         coordinator.erasing_after(erase_after).on_demand(args.on_demand).serve(stop.clone(), || {}).await
     });
     let served = interrupts.stop_well(serving, &stop).await;

@@ -5,15 +5,17 @@
 //! not open any more, and again after an entry that came later.
 
 use std::collections::HashMap;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use ::history::{EndedRun, History, HistoryError, PART_BYTES};
 use futures::StreamExt as _;
 use futures::stream::FuturesUnordered;
 use owner::Known;
+use owner::stuck::Stuck;
 use proto::convert::history::{HistoryMessage, HistoryPosition};
 use run::{Content, ObjectId, Outcome, Run, RunId, Shard, Timestamp};
-use tokio::sync::watch;
+use tokio::sync::{Semaphore, watch};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
@@ -30,6 +32,12 @@ const PARTS_MAX: usize = 32;
 
 /// Bytes of messages of ended runs that are written together.
 const BATCH_BYTES: usize = 8 * 1024 * 1024;
+/// Shards that are written at once. Each may have some 16 MiB in memory: a part, a batch, and a run.
+const SHARDS_AT_ONCE: usize = 16;
+/// Messages of one run that are in memory together. A larger run is read a second time, part by part.
+const RUN_BYTES: usize = 4 * 1024 * 1024;
+/// A shard whose runs were not all written for so long is stuck.
+const STUCK_AFTER: Duration = Duration::from_secs(300);
 /// How often objects of runs that are kept no more are removed, by the owner of the first shard.
 const EXPIRE: Duration = Duration::from_secs(3600);
 const FIRST: Shard = Shard(0);
@@ -41,6 +49,7 @@ pub(crate) struct HistoryWriter {
     pub(crate) results: Results,
     pub(crate) owner: OwnerHandle,
     pub(crate) owned: watch::Receiver<Owned>,
+    pub(crate) stuck: Mutex<Stuck>,
 }
 
 #[derive(Debug, thiserror::Error)]
@@ -55,6 +64,8 @@ enum WriteError {
     Stopped(#[from] Stopped),
     #[error("run {0} has ended according to its owner, but not according to the log")]
     NotEnded(RunId),
+    #[error("entries of run {0} left the log while they were written")]
+    Left(RunId),
 }
 
 impl HistoryWriter {
@@ -79,6 +90,7 @@ impl HistoryWriter {
             for shard in every().filter(|shard| !ours.contains(shard)) {
                 self.history.end(shard).await;
                 behind.remove(&shard);
+                self.stuck().handle_lost(shard);
             }
             // Cut off, it is harmless: the next owner goes on from what was written.
             tokio::select! {
@@ -91,32 +103,46 @@ impl HistoryWriter {
 
     async fn write_all(&self, shards: &[Shard], behind: &mut HashMap<Shard, Instant>) {
         let began = Instant::now();
-        let mut writes: FuturesUnordered<_> =
-            shards.iter().map(|shard| async move { (*shard, self.write(*shard).await) }).collect();
-        let (mut failed, mut error) = (0_u64, None);
-        while let Some((shard, written)) = writes.next().await {
-            match written {
-                Ok(true) => {
-                    behind.remove(&shard);
-                }
-                Ok(false) => {
-                    behind.entry(shard).or_insert(began);
-                }
-                Err(why) => {
-                    behind.entry(shard).or_insert(began);
-                    (failed, error) = (failed + 1, Some(why));
-                }
+        let room = Semaphore::new(SHARDS_AT_ONCE);
+        let write = |shard: Shard| {
+            let room = &room;
+            async move {
+                let _room = room.acquire().await;
+                (shard, self.write(shard).await)
             }
+        };
+        let mut writes: FuturesUnordered<_> = shards.iter().copied().map(write).collect();
+        let mut failed = Vec::new();
+        while let Some((shard, written)) = writes.next().await {
+            if matches!(written, Ok(true)) {
+                behind.remove(&shard);
+            } else {
+                behind.entry(shard).or_insert(began);
+            }
+            failed.extend(written.err().map(|error| (shard, error)));
         }
         let oldest = behind.values().min().map_or(Duration::ZERO, Instant::elapsed);
+        let stuck = behind.values().filter(|since| since.elapsed() >= STUCK_AFTER).count();
         COUNTS.history_behind.set(oldest.as_secs_f64());
-        if let Some(error) = error {
-            COUNTS.history_failed.add(failed);
+        COUNTS.history_stuck.set(f64::from(u32::try_from(stuck).unwrap_or(u32::MAX)));
+        if let Some((_, error)) = failed.last() {
+            let shards: Vec<String> = failed.iter().map(|(shard, _)| shard.to_string()).collect();
+            COUNTS.history_failed.add(shards.len() as u64);
             tracing::warn!(
-                %error, shards = failed, place = self.history.place(),
-                "writing runs that have ended to the history failed, trying again; they stay in the log meanwhile"
+                %error, shards = shards.join(","), place = self.history.place(),
+                "writing runs that have ended to the history failed, trying again; they stay in the log meanwhile. If \
+                this does not end and other shards are written, a file is damaged (docs/howto/runbook.md)"
             );
         }
+    }
+
+    fn stuck(&self) -> MutexGuard<'_, Stuck> {
+        self.stuck.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether to go on without something of the shard that cannot be read.
+    fn gives_up(&self, shard: Shard) -> bool {
+        self.stuck().handle_failed(shard, ::nats::now())
     }
 
     /// Writes what has ended in a shard. Returns whether that is everything.
@@ -142,6 +168,7 @@ impl HistoryWriter {
         let ids = part.ids();
         // Asked after the part was read, and before anything of it is written.
         let Some(OpenAmong { open, .. }) = self.owner.open_among(shard, ids.clone()).await? else { return Ok(after) };
+        self.stuck().handle_begun(shard);
         let (mut ended, mut bytes) = (Vec::new(), 0);
         for id in ids.into_iter().filter(|id| !open.contains(id)) {
             let whole = match part.take(id) {
@@ -150,7 +177,7 @@ impl HistoryWriter {
             };
             // A run of the part that ended after it is written with its last entry.
             let Some(whole) = whole.filter(|whole| whole.known.run.status().is_final()) else { continue };
-            let Some(run) = self.prepare(whole).await? else { continue };
+            let Some(run) = self.prepare(whole, part.through).await? else { continue };
             bytes += run.messages.iter().map(|message| message.payload.len()).sum::<usize>();
             ended.push(run);
             if bytes > BATCH_BYTES {
@@ -160,6 +187,7 @@ impl HistoryWriter {
             }
         }
         self.put(shard, ended, HistoryPosition { log, through: part.through }).await?;
+        self.stuck().handle_stored(shard);
         Ok(part.through)
     }
 
@@ -170,15 +198,21 @@ impl HistoryWriter {
         Ok(())
     }
 
-    /// Reads a run that began before the part, from servers that have the part; `None` if it was erased or has left the
-    /// log.
+    /// Reads a run that began before the part, from servers that have the part; without its messages if they are many.
+    /// `None` if it was erased or has left the log, or if it is left out.
     async fn read(&self, id: RunId, through: u64) -> Result<Option<Whole>, WriteError> {
         let (mut known, mut messages) = (Known::new(id), Vec::new());
-        let mut pages = RunPages::new(self.journals.of(id), id, PAGE_BYTES).with_messages().behind(through);
+        let (mut bytes, mut last_at) = (0, Timestamp(0));
+        let mut pages = self.pages(id, through);
         loop {
             let mut page = pages.next_known().await?;
             let (is_last, is_cut) = (page.last, page.is_cut);
+            last_at = page.messages.last().map_or(last_at, |message| message.at);
+            bytes += page.messages.iter().map(|message| message.payload.len()).sum::<usize>();
             messages.append(&mut page.messages);
+            if bytes > RUN_BYTES {
+                messages.clear();
+            }
             page.apply_to(&mut known);
             if is_cut || (is_last && known.run.opened_at().is_none()) {
                 return Ok(None);
@@ -187,15 +221,23 @@ impl HistoryWriter {
                 break;
             }
         }
-        if !known.run.status().is_final() {
+        if known.run.status().is_final() {
+            return Ok(Some(Whole { known, messages, last_at }));
+        }
+        if !self.gives_up(id.shard()) {
             return Err(WriteError::NotEnded(id));
         }
-        let last_at = messages.last().map_or(Timestamp(0), |message| message.at);
-        Ok(Some(Whole { known, messages, last_at }))
+        COUNTS.history_lost_runs.add(1);
+        tracing::error!(error = %WriteError::NotEnded(id), "the history will not have a run");
+        Ok(None)
+    }
+
+    fn pages(&self, id: RunId, through: u64) -> RunPages {
+        RunPages::new(self.journals.of(id), id, PAGE_BYTES).with_messages().behind(through)
     }
 
     /// Stores the parts of a large run; a small one is one value. `None` if it is to be erased anyway.
-    async fn prepare(&self, whole: Whole) -> Result<Option<EndedRun>, WriteError> {
+    async fn prepare(&self, whole: Whole, through: u64) -> Result<Option<EndedRun>, WriteError> {
         let Whole { known, mut messages, last_at: ended_at } = whole;
         let run = &known.run;
         if run.erase_at().is_some() {
@@ -203,7 +245,9 @@ impl HistoryWriter {
         }
         let (id, mut parts) = (run.id(), 0);
         self.copy_objects(run).await?;
-        if messages.iter().map(|message| message.payload.len()).sum::<usize>() > PART_BYTES {
+        if messages.is_empty() {
+            parts = self.put_again(id, (through, known.last), ended_at).await?;
+        } else if messages.iter().map(|message| message.payload.len()).sum::<usize>() > PART_BYTES {
             for part in split(std::mem::take(&mut messages)) {
                 parts += 1;
                 self.history.put_part(id, parts, part, ended_at).await?;
@@ -213,15 +257,49 @@ impl HistoryWriter {
         Ok(Some(EndedRun { id, tenant, ended_at, last, messages, parts }))
     }
 
-    /// Copies the objects to which results of the run refer.
+    /// Reads a run again up to its last entry, and stores it part by part. Returns how many there are.
+    async fn put_again(&self, id: RunId, (through, last): (u64, u64), ended_at: Timestamp) -> Result<u32, WriteError> {
+        let (mut pages, mut waiting, mut parts) = (self.pages(id, through), Vec::new(), 0);
+        loop {
+            let page = pages.next_known().await?;
+            if page.is_cut {
+                self.history.remove_parts(id, parts).await?;
+                return Err(WriteError::Left(id));
+            }
+            waiting.extend(page.messages.into_iter().filter(|message| message.sequence <= last));
+            let mut split = split(std::mem::take(&mut waiting));
+            if !page.last {
+                // The next page may go on with it.
+                waiting = split.pop().unwrap_or_default();
+            }
+            for part in split {
+                parts += 1;
+                self.history.put_part(id, parts, part, ended_at).await?;
+            }
+            if page.last {
+                return if parts > 0 { Ok(parts) } else { Err(WriteError::Left(id)) };
+            }
+        }
+    }
+
+    /// Copies the objects to which results of the run refer. If one cannot be read, the run is written later, or without
+    /// it.
     async fn copy_objects(&self, run: &Run) -> Result<(), WriteError> {
         for content in run.calls().iter().filter_map(|call| call.outcome()).flat_map(contents) {
             let Content::Object(object) = content else { continue };
-            if matches!(object.id, ObjectId::Result { .. }) && !self.results.copy(run.id(), object).await? {
-                // It has expired, or was never complete.
-                let (run, object) = (run.id(), &object.id);
-                tracing::warn!(run.id = %run, object.id = %object, "the history has no copy of an object that is gone");
+            if !matches!(object.id, ObjectId::Result { .. }) {
+                continue;
             }
+            let why = match self.results.copy(run.id(), object).await {
+                Ok(true) => continue,
+                // It has expired, or was never complete.
+                Ok(false) => "it is gone".to_owned(),
+                Err(BrokenObject::Read(error)) if self.gives_up(run.id().shard()) => error.to_string(),
+                Err(error) => return Err(error.into()),
+            };
+            COUNTS.history_lost_objects.add(1);
+            let (run, object) = (run.id(), &object.id);
+            tracing::warn!(run.id = %run, object.id = %object, why, "the history has no copy of an object");
         }
         Ok(())
     }

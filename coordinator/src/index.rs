@@ -20,6 +20,7 @@ pub(crate) mod wire;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 use owner::SHARDS_MAX;
 use proto::v1::{CallState, RunStatus};
@@ -67,6 +68,24 @@ impl Watermark {
     }
 }
 
+/// How long runs that have ended are listed if a history keeps them for longer than the log.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Listed {
+    pub(crate) span: Duration,
+    /// How long the history keeps them.
+    pub(crate) retention: Duration,
+}
+
+impl Listed {
+    /// Runs created before may be missing in the lists although the history has them; `None` if none is. `from`: what
+    /// was created before was never read into the index.
+    fn cut_before(self, from: Option<Timestamp>, now: Timestamp) -> Option<Timestamp> {
+        let begin = now.before(self.retention);
+        let listed_from = now.before(self.span.min(self.retention));
+        Some(from.unwrap_or_default().max(listed_from)).filter(|cut| *cut > begin)
+    }
+}
+
 /// The watermarks of all shards that there may be; `None` for a shard that is not in the store.
 pub(crate) type Watermarks = [Option<Watermark>; SHARDS_MAX];
 
@@ -90,6 +109,26 @@ impl Index {
             Some(url) => Self::Redis(RedisStore::new(url, ca)?),
             None => Self::Memory(Memory::default()),
         })
+    }
+
+    /// With a history of runs that have ended. In memory, the index has those of the log alone.
+    pub(crate) fn listing(self, listed: Listed) -> Self {
+        match self {
+            Self::Memory(memory) => Self::Memory(memory.beside_history()),
+            Self::Redis(redis) => Self::Redis(redis.listing(listed)),
+        }
+    }
+
+    /// Notes that runs which have ended and were created before this moment may be missing, although the history has
+    /// them.
+    async fn cut(&self, before: Timestamp) -> Result<(), Unavailable> {
+        match self {
+            Self::Memory(memory) => {
+                memory.cut(before);
+                Ok(())
+            }
+            Self::Redis(redis) => redis.cut(before).await,
+        }
     }
 
     /// The store that coordinators share, if there is one.
@@ -228,7 +267,7 @@ impl Index {
         }
     }
 
-    /// Forgets runs created before a moment: the log no longer holds them.
+    /// Forgets runs created before a moment: the log no longer holds them. In Redis they stay if the history has them.
     async fn prune(&self, before: Timestamp) -> Result<(), Unavailable> {
         match self {
             Self::Memory(memory) => {
@@ -244,5 +283,25 @@ impl Index {
             Self::Memory(memory) => Ok(memory.get(ids)),
             Self::Redis(redis) => redis.get(ids).await,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lists_tell_what_they_lack_of_the_history_and_nothing_when_it_is_gone_there_too() {
+        let (days, now) = (|days: u64| Duration::from_secs(86_400 * days), Timestamp(1_800_000_000_000));
+        let all = Listed { span: days(30), retention: days(30) };
+        assert_eq!(all.cut_before(None, now), None);
+        let began = now.before(days(3));
+        assert_eq!(all.cut_before(Some(began), now), Some(began), "older ones were not in the log");
+        assert_eq!(all.cut_before(Some(began), began.after(days(30))), None, "the history has none of them any more");
+        let some = Listed { span: days(7), ..all };
+        assert_eq!(some.cut_before(None, now), Some(now.before(days(7))));
+        assert_eq!(some.cut_before(Some(began), now), Some(began));
+        let more = Listed { span: days(60), ..all };
+        assert_eq!(more.cut_before(None, now), None);
     }
 }

@@ -328,10 +328,20 @@ impl Coordinator {
         Self { on_demand: pools.into_iter().collect(), ..self }
     }
 
-    /// Keeps runs that have ended for longer than the log does. Give all coordinators the same history.
+    /// Keeps runs that have ended for longer than the log does. Give all coordinators the same history. An index in
+    /// Redis lists runs for as long as the history keeps them.
     #[must_use]
     pub fn with_history(self, history: History) -> Self {
-        Self { history: Some(history), ..self }
+        let listed = index::Listed { span: history.retention(), retention: history.retention() };
+        Self { index: self.index.listing(listed), history: Some(history), ..self }
+    }
+
+    /// Lists runs of the history in Redis for this long after their end, and not for as long as it keeps them.
+    #[must_use]
+    pub fn listing_for(self, span: Duration) -> Self {
+        let Some(history) = &self.history else { return self };
+        let listed = index::Listed { span, retention: history.retention() };
+        Self { index: self.index.listing(listed), ..self }
     }
 
     /// Notifies these endpoints of the events of runs.

@@ -2,6 +2,7 @@
 //! counts each call once. Those of workers are the same at every coordinator. Calls of a tool that is not advertised
 //! are counted as `other`.
 
+mod history;
 pub(crate) mod schedules;
 pub(crate) mod tenants;
 
@@ -223,30 +224,6 @@ static RUNS_CARRIED: Family<Counter> = Family::new(
     &[],
 )
 .exported_as("toolyard.runs.carried", "{run}");
-static HISTORY_RUNS: Family<Counter> = Family::new(
-    "toolyard_history_runs_total",
-    "Runs that this coordinator wrote to the history. A run counts again after an entry that came after its end.",
-    &[],
-)
-.exported_as("toolyard.history.runs", "{run}");
-static HISTORY_FAILED: Family<Counter> = Family::new(
-    "toolyard_history_failed_total",
-    "Attempts to write a shard's ended runs to the history that failed and are retried.",
-    &[],
-)
-.exported_as("toolyard.history.failed", "{attempt}");
-static HISTORY_BEHIND: Family<Gauge> = Family::new(
-    "toolyard_history_behind_seconds",
-    "For how long runs of this coordinator's shards that have ended were not all in the history. They wait in the log.",
-    &[],
-)
-.exported_as("toolyard.history.behind", "s");
-static HISTORY_UNWRITTEN: Family<Counter> = Family::new(
-    "toolyard_history_unwritten_total",
-    "Entries that left a full log and that the history may not have: it lacks at most so many.",
-    &[],
-)
-.exported_as("toolyard.history.unwritten", "{entry}");
 static CERTIFICATE_EXPIRES: Family<Gauge> = Family::new(
     "toolyard_certificate_expires_seconds",
     "When the certificate of the client port expires, in seconds since 1970.",
@@ -294,7 +271,7 @@ pub(crate) fn refused(reason: Reason) {
     REFUSALS.with(&[reason.code()]).add(1);
 }
 
-const METRICS: [Metric; 52] = [
+const METRICS: [Metric; 48] = [
     Metric::Counter(&REQUESTS),
     Metric::Histogram(&REQUEST_SECONDS),
     Metric::Counter(&REFUSALS),
@@ -342,10 +319,6 @@ const METRICS: [Metric; 52] = [
     Metric::Gauge(&REDIS_REACHED),
     Metric::Counter(&ERASURES_FAILED),
     Metric::Counter(&RUNS_CARRIED),
-    Metric::Counter(&HISTORY_RUNS),
-    Metric::Counter(&HISTORY_FAILED),
-    Metric::Gauge(&HISTORY_BEHIND),
-    Metric::Counter(&HISTORY_UNWRITTEN),
     Metric::Gauge(&CERTIFICATE_EXPIRES),
 ];
 
@@ -375,6 +348,10 @@ pub(crate) struct Counts {
     pub(crate) history_failed: Counter,
     pub(crate) history_behind: Gauge,
     pub(crate) history_unwritten: Counter,
+    pub(crate) history_stuck: Gauge,
+    pub(crate) history_lost_objects: Counter,
+    pub(crate) history_lost_runs: Counter,
+    pub(crate) history_lost_carried: Counter,
 }
 
 pub(crate) static COUNTS: LazyLock<Counts> = LazyLock::new(|| {
@@ -382,6 +359,7 @@ pub(crate) static COUNTS: LazyLock<Counts> = LazyLock::new(|| {
     publish(&schedules::METRICS);
     publish(&tenants::METRICS);
     publish(&hooks::METRICS);
+    publish(&history::METRICS);
     Counts {
         repeated: REPEATED.with(&[]),
         client_calls: CLIENT_CALLS.with(&[]),
@@ -402,10 +380,14 @@ pub(crate) static COUNTS: LazyLock<Counts> = LazyLock::new(|| {
         log_replicas_current: LOG_REPLICAS_CURRENT.with(&[]),
         erasures_failed: ERASURES_FAILED.with(&[]),
         runs_carried: RUNS_CARRIED.with(&[]),
-        history_runs: HISTORY_RUNS.with(&[]),
-        history_failed: HISTORY_FAILED.with(&[]),
-        history_behind: HISTORY_BEHIND.with(&[]),
-        history_unwritten: HISTORY_UNWRITTEN.with(&[]),
+        history_runs: history::RUNS.with(&[]),
+        history_failed: history::FAILED.with(&[]),
+        history_behind: history::BEHIND.with(&[]),
+        history_unwritten: history::UNWRITTEN.with(&[]),
+        history_stuck: history::STUCK.with(&[]),
+        history_lost_objects: history::LOST.with(&["object"]),
+        history_lost_runs: history::LOST.with(&["run"]),
+        history_lost_carried: history::LOST.with(&["carried"]),
     }
 });
 

@@ -158,7 +158,8 @@ impl Shared {
         if let Some(history) = self.journals.history().cloned() {
             let (journals, owner, owned) = (self.journals.clone(), handle.clone(), self.owned.clone());
             let results = Results { objects: self.objects.clone(), history: Some(history.clone()) };
-            let writer = history_writer::HistoryWriter { history, journals, results, owner, owned };
+            let stuck = std::sync::Mutex::default();
+            let writer = history_writer::HistoryWriter { history, journals, results, owner, owned, stuck };
             tasks.spawn(|end| writer.keep(end));
         }
         let records = nats::records::Records::of(&self.broker);

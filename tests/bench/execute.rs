@@ -1,5 +1,6 @@
 //! The same call through Toolyard: gRPC in, an ordered stream out.
 
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
@@ -47,6 +48,8 @@ pub(crate) struct Looked {
     pub(crate) collector: Option<String>,
     /// The store of the coordinators' index.
     pub(crate) redis: Option<String>,
+    /// The folder of the coordinators' history.
+    pub(crate) history: Option<PathBuf>,
     /// Whether workers host an MCP server.
     pub(crate) mcp: bool,
 }
@@ -60,8 +63,10 @@ impl Looked {
                 [("OTEL_EXPORTER_OTLP_ENDPOINT", url.clone()), ("OTEL_TRACES_SAMPLER_ARG", "0.01".to_owned())]
             });
             let redis = self.redis.iter().filter(|_| of == 0).map(|url| ("TOOLYARD_REDIS_URL", url.clone()));
+            let history = self.history.iter().filter(|_| of == 0);
+            let history = history.map(|folder| ("TOOLYARD_HISTORY", folder.display().to_string()));
             let mcp = (self.mcp && of == 1).then(|| (crate::mcp::VARIABLE, "1".to_owned()));
-            admin.into_iter().chain(collector).chain(redis).chain(mcp).collect()
+            admin.into_iter().chain(collector).chain(redis).chain(history).chain(mcp).collect()
         })
     }
 }

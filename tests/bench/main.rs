@@ -78,7 +78,8 @@ struct Arguments {
     /// MiB of the log in the memory section; the chart has 1024.
     #[arg(long, default_value_t = 256, conflicts_with = "quick")]
     memory_log_mib: u64,
-    /// Runs that the history holds, in the section of the history.
+    /// Runs that the history holds, in the section of the history. They lie below `TMPDIR`, where a million need some
+    /// GB.
     #[arg(long, default_value_t = 50_000)]
     history_runs: u64,
     #[command(flatten)]
@@ -132,7 +133,7 @@ enum Section {
     Index,
     /// Erasing runs of which nothing is kept, among 100,000 others.
     Erase,
-    /// Random runs of the history, from its store in a folder.
+    /// Random runs of the history in a folder: `GetRun` and `WatchRun` of a coordinator that did not write them.
     History,
     /// Requests that cost more than their size says where nothing bounds them.
     Costly,

@@ -95,6 +95,10 @@ pub(crate) async fn serve(role: Role) -> anyhow::Result<()> {
                 admin,
             };
             let coordinator = coordinator::Coordinator::bind(options).await?;
+            let coordinator = match std::env::var_os("TOOLYARD_HISTORY") {
+                Some(folder) => coordinator.with_history(crate::history::open(folder.as_ref())?),
+                None => coordinator,
+            };
             let address = coordinator.address();
             coordinator.serve(stop, move || say(&address.to_string())).await?;
         }

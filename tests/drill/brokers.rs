@@ -86,7 +86,7 @@ pub(crate) async fn doctor_names_the_lost_one() -> Seen {
     three.cluster.nodes_mut()[lost].kill().await;
     let began = Instant::now();
     let found = loop {
-        let findings = coordinator::examine(&three.cluster.url(), &Credentials::default()).await;
+        let findings = coordinator::examine(&three.cluster.url(), &Credentials::default(), None).await;
         let servers = findings.into_iter().find(|finding| finding.what == "servers" && finding.found.contains(&name));
         if let Some(servers) = servers {
             break servers.found;

@@ -114,7 +114,7 @@ async fn without_most_of_the_brokers_servers_nobody_says_that_it_serves_whicheve
         for admin in [coordinator, worker] {
             assert_eq!(admin.get("/readyz").await.0, 503);
         }
-        let found = coordinator::examine(&cluster.url(), &Credentials::default()).await;
+        let found = coordinator::examine(&cluster.url(), &Credentials::default(), None).await;
         let finding =
             |what: &str| found.iter().find(|it| it.what == what).unwrap_or_else(|| panic!("{what}: {found:#?}"));
         assert!(finding("servers").found.starts_with("1 of 3 answer; gone: "), "{found:?}");

@@ -191,6 +191,6 @@ async fn a_log_without_a_bound_of_messages_goes_on_and_doctor_says_how_to_bound_
 
 /// The findings of doctor about the broker's memory.
 async fn memory(yard: &Yard) -> coordinator::Finding {
-    let findings = coordinator::examine(&yard.broker.url(), &Credentials::default()).await;
+    let findings = coordinator::examine(&yard.broker.url(), &Credentials::default(), None).await;
     findings.into_iter().find(|finding| finding.what == "memory").expect("it examines the memory")
 }

@@ -83,7 +83,7 @@ async fn partitions_are_added_while_runs_execute_and_new_runs_are_spread_over_al
         check::whole(&run.watch(FloorPolicy::Arrival).await.to_end().await, true);
     }
     until_spread(&client, PARTITIONS).await;
-    let found = coordinator::examine(&yard.broker.url(), &Credentials::default()).await;
+    let found = coordinator::examine(&yard.broker.url(), &Credentials::default(), None).await;
     assert!(found.iter().all(|finding| finding.level == coordinator::Level::Ok), "{found:#?}");
     assert!(found.iter().any(|finding| finding.what == "partition 3 log"), "{found:#?}");
 }
@@ -147,7 +147,7 @@ async fn the_keys_of_all_parties_open_the_partitions_too() {
     let operator = coordinator::Operator::connect(&yard.broker.url(), &by(Party::Operator)).await;
     operator.expect("it is let in").partition(2).await.expect("it may add one");
     until_spread(&yard.client, 2).await;
-    let found = coordinator::examine(&yard.broker.url(), &by(Party::Observer)).await;
+    let found = coordinator::examine(&yard.broker.url(), &by(Party::Observer), None).await;
     assert!(found.iter().all(|finding| finding.level == coordinator::Level::Ok), "{found:#?}");
     assert!(found.iter().any(|finding| finding.what == "partition 1 log"), "{found:#?}");
 }

@@ -51,7 +51,7 @@ async fn everything_works_with_no_more_rights_than_the_configuration_gives() {
     assert_eq!(check::outcomes(&events)["b"].state(), CallState::Cancelled);
 
     let credentials = Credentials { nkey: Some(keys.of(&Party::Observer)), ca: None };
-    let findings = coordinator::examine(&url, &credentials).await;
+    let findings = coordinator::examine(&url, &credentials, None).await;
     assert!(findings.iter().all(|finding| finding.level == Level::Ok), "{findings:#?}");
     second.terminate().await;
     assert!(violations(&yard).is_empty(), "{:#?}", violations(&yard));
@@ -70,7 +70,7 @@ async fn an_observer_and_a_coordinator_can_verify_that_a_cluster_is_strict() {
     let events = client.execute(vec![count("c", 5, 10)]).await.to_end().await;
     assert_eq!(check::said(&events)["c"], counted("c", 5));
     let credentials = Credentials { nkey: Some(keys.of(&Party::Observer)), ca: None };
-    let findings = coordinator::examine(&url, &credentials).await;
+    let findings = coordinator::examine(&url, &credentials, None).await;
     let durability = findings.iter().find(|finding| finding.what == "durability").expect("it looks at it");
     assert!(durability.found.starts_with("strict:"), "{findings:#?}");
 }
@@ -80,11 +80,11 @@ async fn nobody_comes_in_without_a_key() {
     let keys = Keys::new(&["main"]);
     let yard = Yard::guarded(FIXTURE, &keys).await;
     async_nats::connect(yard.broker.url()).await.expect_err("who does not say who they are stays outside");
-    let findings = coordinator::examine(&yard.broker.url(), &Credentials::default()).await;
+    let findings = coordinator::examine(&yard.broker.url(), &Credentials::default(), None).await;
     assert!(findings[0].found.contains("does not let us in"), "{findings:?}");
     let stranger = Keys::new(&["main"]);
     let credentials = Credentials { nkey: Some(stranger.of(&Party::Observer)), ca: None };
-    let findings = coordinator::examine(&yard.broker.url(), &credentials).await;
+    let findings = coordinator::examine(&yard.broker.url(), &credentials, None).await;
     assert!(findings[0].found.contains("does not let us in"), "{findings:?}");
 }
 

@@ -203,7 +203,7 @@ pub(crate) struct Page<T, P> {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Coverage {
     pub(crate) complete: bool,
-    /// Ended runs created before this were forgotten.
+    /// Ended runs created before this may be missing.
     pub(crate) cut_before: Option<Timestamp>,
 }
 

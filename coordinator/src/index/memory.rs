@@ -36,6 +36,8 @@ struct Runs {
     /// How many shards there are.
     shards: usize,
     cut_before: Option<Timestamp>,
+    /// Whether the history has runs that are pruned here.
+    beside_history: bool,
 }
 
 impl Default for Runs {
@@ -43,7 +45,17 @@ impl Default for Runs {
         let (all, counts, cut_before) = Default::default();
         let (open, ended, ended_calls) = Default::default();
         let shards = usize::from(Partition::SHARDS);
-        Self { all, open, ended, ended_calls, counts, marks: [None; SHARDS_MAX], shards, cut_before }
+        Self {
+            all,
+            open,
+            ended,
+            ended_calls,
+            counts,
+            marks: [None; SHARDS_MAX],
+            shards,
+            cut_before,
+            beside_history: false,
+        }
     }
 }
 
@@ -51,6 +63,17 @@ impl Memory {
     fn runs(&self) -> MutexGuard<'_, Runs> {
         // After a panic the content may be half updated, which is acceptable because the index can be rebuilt.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn beside_history(self) -> Self {
+        self.runs().beside_history = true;
+        self
+    }
+
+    /// Runs that have ended and were created before this moment are missing.
+    pub(super) fn cut(&self, before: Timestamp) {
+        let mut runs = self.runs();
+        runs.cut_before = runs.cut_before.max(Some(before));
     }
 
     pub(super) fn write(&self, summaries: Vec<Arc<Summary>>) {
@@ -100,7 +123,8 @@ impl Memory {
     }
 
     pub(super) fn wipe(&self) {
-        *self.runs() = Runs::default();
+        let mut runs = self.runs();
+        *runs = Runs { beside_history: runs.beside_history, shards: runs.shards, ..Runs::default() };
     }
 
     pub(super) fn erase(&self, erased: &[(RunId, u64)]) {
@@ -120,8 +144,10 @@ impl Memory {
         let is_over = |run: &Summary| run.has_ended() && run.last_end().is_none_or(|ended| ended < before);
         let old = runs.all.range(..end).filter(|(_, run)| is_over(run));
         let old: Vec<Key> = old.map(|(key, _)| *key).collect();
+        let cut = Some(before).filter(|_| runs.beside_history && !old.is_empty());
         old.into_iter().for_each(|key| runs.remove(key));
-        runs.cut_before = runs.cut_before.filter(|cut| *cut > before);
+        let is_known = |cut: &Timestamp| *cut > before || runs.beside_history;
+        runs.cut_before = runs.cut_before.filter(is_known).max(cut);
     }
 
     pub(super) fn coverage(&self) -> Coverage {

@@ -4,7 +4,7 @@
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
-use run::{Entry, Run, RunId, Shard};
+use run::{Entry, Run, RunId, Shard, Timestamp};
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
@@ -64,6 +64,7 @@ impl Rebuild {
         }
         let through = self.log.tip(&shards).await?;
         let (entries, runs) = self.read(&shards, least, through).await?;
+        self.note_gap(&shards, least).await?;
         let mut caught_up = Vec::new();
         for (shard, begun) in begun {
             let mark = Watermark::settled(through.max(begun.through));
@@ -76,6 +77,16 @@ impl Rebuild {
             tracing::info!(entries, runs, elapsed_ms, shards = shards.len(), "rebuilt the index from the log");
         }
         Ok(caught_up)
+    }
+
+    /// With a history: what left the log before it was read is in the history, and not in the index.
+    async fn note_gap(&self, shards: &[Shard], after: u64) -> Result<(), Unavailable> {
+        let Some(journal) = shards.first().map(|shard| self.log.journals.of_shard(*shard)) else { return Ok(()) };
+        let oldest = journal.oldest();
+        if journal.history().is_some() && after + 1 < journal.first() && oldest > Timestamp(0) {
+            self.index.cut(oldest).await?;
+        }
+        Ok(())
     }
 
     /// Reads, folds and writes at the same time.

@@ -7,6 +7,7 @@
 //! | `ty:old` | a sorted set of the places of runs that were written when they were older than the log keeps a run |
 //! | `ty:sets`, `ty:tools` | the names of those sets, and of the tools |
 //! | `ty:marks` | the watermark of each shard |
+//! | `ty:from` | milliseconds: runs of the history that were created before were never read into the index |
 //! | `ty:log` | the name of the log to which all this belongs |
 //! | `tyq:counts` | a hash: each coordinator's counts of tenants with quotas; not part of the index |
 //!
@@ -24,6 +25,7 @@ use std::collections::BTreeSet;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
 
 use ::redis::{Pipeline, pipe};
 use proto::v1::RunStatus;
@@ -32,7 +34,7 @@ use run::{Partition, RunId, Shard, Timestamp};
 use self::link::Link;
 use crate::index::filter::{Coverage, Key};
 use crate::index::summary::Summary;
-use crate::index::{Unavailable, Watermark, Watermarks};
+use crate::index::{Listed, Unavailable, Watermark, Watermarks, is_complete};
 use crate::nats::setup::RETENTION;
 use crate::shards::every;
 use owner::SHARDS_MAX;
@@ -43,8 +45,10 @@ pub use self::link::UrlError;
 pub(super) const MARKS: &str = "ty:marks";
 pub(super) const SETS: &str = "ty:sets";
 pub(super) const TOOLS: &str = "ty:tools";
+const FROM: &str = "ty:from";
 const PRUNE: &str = include_str!("redis/prune.lua");
 const ERASE: &str = include_str!("redis/erase.lua");
+const LATEST: &str = include_str!("redis/latest.lua");
 /// Old runs that are open, or ended lately: they stay in the sets. Beyond this number the newest are listed no more.
 const OLD: &str = "ty:old";
 const OLD_MAX: isize = 10_000;
@@ -65,6 +69,8 @@ pub(crate) struct RedisStore {
     reads: Arc<Link>,
     /// How many shards there are.
     shards: Arc<AtomicUsize>,
+    /// With a history.
+    listed: Option<Listed>,
 }
 
 /// The key of a run.
@@ -75,7 +81,21 @@ fn run_key(place: Key) -> String {
 impl RedisStore {
     pub(crate) fn new(url: &str, ca: Option<&Path>) -> Result<Self, UrlError> {
         let shards = Arc::new(AtomicUsize::new(usize::from(Partition::SHARDS)));
-        Ok(Self { writes: Arc::new(Link::new(url, ca)?), reads: Arc::new(Link::new(url, ca)?), shards })
+        Ok(Self { writes: Arc::new(Link::new(url, ca)?), reads: Arc::new(Link::new(url, ca)?), shards, listed: None })
+    }
+
+    pub(crate) fn listing(self, listed: Listed) -> Self {
+        Self { listed: Some(listed), ..self }
+    }
+
+    /// How long a run is kept after its end.
+    fn kept(&self) -> Duration {
+        self.listed.map_or(RETENTION, |listed| listed.span.max(RETENTION))
+    }
+
+    /// Runs that have ended and were created before this moment may be missing, although the history has them.
+    pub(crate) async fn cut(&self, before: Timestamp) -> Result<(), Unavailable> {
+        self.one(pipe().cmd("EVAL").arg(LATEST).arg(1).arg(FROM).arg(before.0).ignore()).await
     }
 
     pub(crate) fn note_shards(&self, shards: usize) {
@@ -83,7 +103,7 @@ impl RedisStore {
     }
 
     pub(crate) async fn write(&self, summaries: &[Arc<Summary>]) -> Result<(), Unavailable> {
-        let (now, mut rest) = (::nats::now(), summaries.iter());
+        let (now, kept, mut rest) = (::nats::now(), self.kept(), summaries.iter());
         while rest.len() > 0 {
             let live = self.writes.live().await?;
             let mut pipeline = pipe();
@@ -93,7 +113,7 @@ impl RedisStore {
             {
                 let key = Key::from(summary.id);
                 let until = if summary.has_ended() { summary.last_end() } else { Some(summary.deadline) };
-                let expires = until.unwrap_or_default().max(summary.id.created_at()).after(RETENTION);
+                let expires = until.unwrap_or_default().max(summary.id.created_at()).after(kept);
                 let write = pipeline.cmd("EVALSHA").arg(&live.write).arg(1).arg(run_key(key));
                 write.arg(summary.sequence).arg(wire::encode(summary)).arg(expires.0);
                 sets::members(summary, |set, member| {
@@ -102,7 +122,7 @@ impl RedisStore {
                     sets.insert(set);
                 });
                 write.ignore();
-                if now.since(summary.id.created_at()) > RETENTION {
+                if now.since(summary.id.created_at()) > kept {
                     pipeline.cmd("ZADD").arg(OLD).arg(0).arg(key.to_string()).ignore();
                 }
                 tools.extend(summary.calls.iter().map(|call| call.tool.as_str()));
@@ -158,20 +178,26 @@ impl RedisStore {
     }
 
     /// Removes runs that were created before this moment from the sets, but for those that are open, or ended lately.
+    /// With a history they stay for longer, except in the set of parked calls: only the log has what redriving needs.
     pub(crate) async fn prune(&self, before: Timestamp) -> Result<(), Unavailable> {
         let (sets,): (Vec<String>,) = self.one(pipe().cmd("SMEMBERS").arg(SETS)).await?;
-        let end = format!("({}", Key::at(before));
+        let left_log = format!("({}", Key::at(before));
+        let end = match self.listed {
+            Some(_) => format!("({}", Key::at(::nats::now().before(self.kept()))),
+            None => left_log.clone(),
+        };
         let mut old = pipe();
-        for set in [OLD.to_owned(), sets::of_status(RunStatus::InProgress), sets::of_status(RunStatus::RequiresAction)]
-        {
-            old.cmd("ZRANGEBYLEX").arg(set).arg("-").arg(&end).arg("LIMIT").arg(0).arg(OLD_MAX);
+        old.cmd("ZRANGEBYLEX").arg(OLD).arg("-").arg(&end).arg("LIMIT").arg(0).arg(OLD_MAX);
+        for set in [RunStatus::InProgress, RunStatus::RequiresAction].map(sets::of_status) {
+            old.cmd("ZRANGEBYLEX").arg(set).arg("-").arg(&left_log).arg("LIMIT").arg(0).arg(OLD_MAX);
         }
         let old: Vec<Vec<String>> = self.one(&old).await?;
         let old: BTreeSet<Key> = old.iter().flatten().filter_map(|place| place.parse().ok()).collect();
 
         let mut pipeline = pipe();
         for set in sets {
-            pipeline.cmd("ZREMRANGEBYLEX").arg(set).arg("-").arg(&end).ignore();
+            let end = if set == sets::PARKED { &left_log } else { &end };
+            pipeline.cmd("ZREMRANGEBYLEX").arg(set).arg("-").arg(end).ignore();
         }
         pipeline.cmd("EVAL").arg(PRUNE).arg(2).arg(SETS).arg(TOOLS).ignore();
         self.one::<()>(&pipeline).await?;
@@ -212,7 +238,11 @@ impl RedisStore {
     }
 
     pub(crate) async fn coverage(&self) -> Result<Coverage, Unavailable> {
-        lists::coverage(&self.reads, self.shards.load(Ordering::Relaxed)).await
+        let complete = is_complete(&marks(&self.reads).await?, self.shards.load(Ordering::Relaxed));
+        let Some(listed) = self.listed else { return Ok(Coverage { complete, cut_before: None }) };
+        let live = self.reads.live().await?;
+        let (from,): (Option<u64>,) = self.reads.ask(live, pipe().cmd("GET").arg(FROM)).await?;
+        Ok(Coverage { complete, cut_before: listed.cut_before(from.map(Timestamp), ::nats::now()) })
     }
 
     async fn one<T: ::redis::FromRedisValue>(&self, pipeline: &Pipeline) -> Result<T, Unavailable> {
@@ -251,10 +281,11 @@ async fn marks(link: &Link) -> Result<Watermarks, Unavailable> {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
+    use proto::v1::{CallErrorKind, CallState};
 
     use super::*;
-    use crate::index::filter::{Ask, RunFilter};
+    use crate::index::filter::{Ask, CallFilter, RunFilter};
+    use crate::index::summary::CallSummary;
 
     fn run(age: Duration, status: RunStatus) -> Arc<Summary> {
         let created = ::nats::now().before(age);
@@ -265,7 +296,7 @@ mod tests {
         Arc::new(Summary { id, sequence: 7, status, open, created, deadline, tenant, schedule, calls })
     }
 
-    async fn listed(store: &RedisStore) -> Vec<RunId> {
+    async fn listed_now(store: &RedisStore) -> Vec<RunId> {
         let ask = Ask { behind: None, size: 100 };
         let page = store.list_runs(&RunFilter::default(), ask).await.expect("it is there");
         page.items.iter().map(|run| run.id).collect()
@@ -281,14 +312,56 @@ mod tests {
         store.write(&[&waiting, &crosses, &old, &young].map(Arc::clone)).await.expect("written");
         for _ in 0..2 {
             store.prune(::nats::now().before(hours(10))).await.expect("it can be pruned");
-            assert_eq!(listed(&store).await, [young.id, crosses.id, waiting.id]);
+            assert_eq!(listed_now(&store).await, [young.id, crosses.id, waiting.id]);
         }
         // It ended, and was forgotten a while later.
         let ended = Summary { status: RunStatus::Completed, sequence: 8, ..(*waiting).clone() };
         store.write(&[Arc::new(ended)]).await.expect("written");
         store.prune(::nats::now().before(hours(10))).await.expect("it can be pruned");
-        assert_eq!(listed(&store).await, [young.id, crosses.id]);
+        assert_eq!(listed_now(&store).await, [young.id, crosses.id]);
         let (left,): (u64,) = store.one(pipe().cmd("ZCARD").arg(OLD)).await.expect("it is there");
         assert_eq!(left, 0);
+    }
+
+    #[tokio::test]
+    async fn with_a_history_runs_stay_in_the_lists_but_not_parked_calls_that_have_left_the_log() {
+        let server = local::Store::start(|_| {}).await.expect("a store starts");
+        let hours = |hours: u64| Duration::from_secs(3600 * hours);
+        let listed = Listed { span: hours(100), retention: hours(100) };
+        let store = RedisStore::new(&server.url(), None).expect("an address").listing(listed);
+        let parked = |age| {
+            let call = CallSummary {
+                id: "call_0".parse().expect("an id"),
+                tool: "bash".parse().expect("a name"),
+                pool: None,
+                state: CallState::Failed,
+                attempts: 1,
+                parked: true,
+                ended: None,
+                not_before: None,
+                error: CallErrorKind::Unspecified,
+                asked_by: None,
+            };
+            Arc::new(Summary { calls: vec![call], ..(*run(hours(age), RunStatus::Completed)).clone() })
+        };
+        let [gone, old, young] = [120, 50, 1].map(parked);
+        let waiting = Summary { status: RunStatus::RequiresAction, ..(*parked(60)).clone() };
+        store.write(&[&gone, &old, &young, &Arc::new(waiting.clone())].map(Arc::clone)).await.expect("written");
+        for _ in 0..2 {
+            store.prune(::nats::now().before(hours(20))).await.expect("it can be pruned");
+            assert_eq!(listed_now(&store).await, [young.id, old.id, waiting.id]);
+            let of_parked = CallFilter { parked: true, ..CallFilter::default() };
+            let page = store.list_calls(&of_parked, Ask { behind: None, size: 10 }).await.expect("it is there");
+            let ids: Vec<RunId> = page.items.iter().map(|(run, _)| run.id).collect();
+            assert_eq!(ids, [young.id, waiting.id], "the log still has an open run");
+        }
+        assert_eq!(store.coverage().await.expect("it is there").cut_before, None);
+        let [late, early] = [hours(10), hours(30)].map(|age| ::nats::now().before(age));
+        for moment in [early, late, early] {
+            store.cut(moment).await.expect("noted");
+        }
+        assert_eq!(store.coverage().await.expect("it is there").cut_before, Some(late));
+        store.wipe().await.expect("emptied");
+        assert_eq!(store.coverage().await.expect("it is there").cut_before, None);
     }
 }

@@ -190,7 +190,11 @@ impl Comparison {
 
     /// Finds runs that are not in the log, and members of sets that do not belong there.
     async fn find_others(&mut self, fold: &Fold, shards: &[Shard]) -> Result<(), RebuildError> {
-        let is_foreign = |run: RunId| shards.contains(&run.shard()) && !fold.knows(run);
+        let journals = self.log.journals.clone();
+        let ignored_before = self.ignored_before;
+        // With a history, the index has many runs that have left the log.
+        let has_left = |run: RunId| run.created_at() < ignored_before.max(journals.of(run).oldest());
+        let is_foreign = |run: RunId| shards.contains(&run.shard()) && !fold.knows(run) && !has_left(run);
         match self.index.clone() {
             Index::Memory(memory) => {
                 let mut behind = None;

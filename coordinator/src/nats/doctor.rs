@@ -1,5 +1,6 @@
 //! Checks a broker without a coordinator: whether everything exists, has the right settings, and works.
 
+mod history;
 mod partitions;
 mod room;
 
@@ -7,6 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Display;
 use std::time::Duration;
 
+use ::history::History;
 use async_nats::jetstream::context::{AccountErrorKind, ContextBuilder, GetStreamErrorKind};
 use async_nats::jetstream::stream::{Config, Info, Stream};
 use async_nats::jetstream::{self, Context, ErrorCode, kv};
@@ -72,8 +74,9 @@ impl Finding {
     }
 }
 
-/// Checks everything that a coordinator and its workers need. A failed check is a finding, too.
-pub async fn examine(nats_url: &str, credentials: &Credentials) -> Vec<Finding> {
+/// Checks everything that a coordinator and its workers need, and the history of coordinators. A failed check is a
+/// finding, too.
+pub async fn examine(nats_url: &str, credentials: &Credentials, kept: Option<&History>) -> Vec<Finding> {
     let name = format!("doctor-{}", uuid::Uuid::now_v7().simple());
     let client = match nats::connect(nats_url, credentials, &name, &Party::Observer).await {
         Ok(client) => client,
@@ -124,7 +127,9 @@ pub async fn examine(nats_url: &str, credentials: &Credentials) -> Vec<Finding> 
                 Err(_) => BTreeMap::new(),
             };
             let streams = [stream].into_iter().chain(further.into_iter().filter_map(|(_, found)| found.ok()));
-            findings.extend(pools(&context, &streams.collect::<Vec<_>>(), &workers).await);
+            let streams: Vec<Stream> = streams.collect();
+            findings.extend(pools(&context, &streams, &workers).await);
+            findings.extend(history::examine(&streams, kept).await);
         }
         Err(error) if is_missing(error.kind()) => {
             let found = format!("there is no stream {}", names::STREAM);

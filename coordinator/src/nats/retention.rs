@@ -4,7 +4,7 @@
 
 use std::time::Duration;
 
-use owner::retention::{CARRIED_AFTER, Kept, Leaving, LogState, SETTLED_AFTER, Tail};
+use owner::retention::{Aged, CARRIED_AFTER, Kept, Leaving, LogState, SETTLED_AFTER, Tail};
 use proto::convert::snapshot::Needs;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
@@ -27,7 +27,7 @@ pub(crate) struct Retention {
 
 impl Retention {
     pub(crate) async fn keep(self, stop: CancellationToken) {
-        let mut has_begun = false;
+        let (mut has_begun, mut aged) = (false, Aged::default());
         let mut look = tokio::time::interval(LOOK);
         look.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         loop {
@@ -37,7 +37,7 @@ impl Retention {
             }
             // Cut off, it is harmless: the broker removes the entries, or does not.
             let removed = tokio::select! {
-                removed = self.look(&mut has_begun) => removed,
+                removed = self.look(&mut has_begun, &mut aged) => removed,
                 () = stop.cancelled() => return,
             };
             if let Err(error) = removed {
@@ -46,14 +46,15 @@ impl Retention {
         }
     }
 
-    async fn look(&self, has_begun: &mut bool) -> Result<(), ReadError> {
+    async fn look(&self, has_begun: &mut bool, aged: &mut Aged) -> Result<(), ReadError> {
         let log = self.journal.now().await?;
         if self.journal.partition().shards().next().is_some_and(|first| self.owned.borrow().holds(first)) {
             if !*has_begun {
                 self.journal.begin_cuts(&log).await?;
                 *has_begun = true;
             }
-            self.remove(&log).await?;
+            self.count_aged(&log, aged).await?;
+            self.remove(&log, aged).await?;
         }
         let carries_by = Tail { age: Some(self.tail.age.unwrap_or(CARRIED_AFTER).min(CARRIED_AFTER)), ..self.tail };
         let leaves_before = match self.state(&carries_by, &log).await? {
@@ -64,18 +65,22 @@ impl Retention {
         Ok(())
     }
 
-    async fn remove(&self, log: &LogNow) -> Result<(), ReadError> {
+    /// Counts what the broker removed because of its age before the history had it.
+    async fn count_aged(&self, log: &LogNow, aged: &mut Aged) -> Result<(), ReadError> {
+        if self.has_history && aged.is_moved(log.first) {
+            let kept = self.kept(log).await?;
+            count_unwritten(aged.handle_look(log.first, kept.unwritten_from));
+        }
+        Ok(())
+    }
+
+    async fn remove(&self, log: &LogNow, aged: &mut Aged) -> Result<(), ReadError> {
         let Some(state) = self.state(&self.tail, log).await? else { return Ok(()) };
         if let Some(Leaving { from, unwritten }) = self.tail.leaving(&state, self.kept(log).await?) {
             self.journal.drop_before(from, log).await?;
             tracing::debug!(first = log.first, from, last = log.last, "removed the oldest entries of the log");
-            if unwritten > 0 {
-                COUNTS.history_unwritten.add(unwritten);
-                tracing::error!(
-                    entries = unwritten,
-                    "the log was full and lost entries that the history may not have: check the history store"
-                );
-            }
+            aged.handle_removed(from);
+            count_unwritten(unwritten);
         }
         Ok(())
     }
@@ -111,5 +116,13 @@ impl Retention {
         let needed_from = first(|needs| needs.from);
         let unwritten_from = if self.has_history { first(|needs| needs.unwritten_from.unwrap_or(0)) } else { u64::MAX };
         Ok(Kept { needed_from, unwritten_from })
+    }
+}
+
+fn count_unwritten(entries: u64) {
+    if entries > 0 {
+        COUNTS.history_unwritten.add(entries);
+        let what = "entries left the log that the history may not have: it was full, or they had waited for 25 h";
+        tracing::error!(entries, "{what}. Check the history store");
     }
 }

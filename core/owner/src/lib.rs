@@ -16,6 +16,7 @@ mod place;
 pub mod retention;
 mod shard;
 mod snapshot;
+pub mod stuck;
 #[cfg(test)]
 mod tests;
 mod unclaimed;

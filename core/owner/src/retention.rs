@@ -147,6 +147,32 @@ impl Unwritten {
     }
 }
 
+/// Counts entries that leave the log by their age although the history may lack them: the broker removes them.
+#[derive(Debug, Default)]
+pub struct Aged {
+    /// The log's first entry as it was seen last.
+    first: Option<u64>,
+}
+
+impl Aged {
+    /// Whether entries have left since the last look.
+    #[must_use]
+    pub fn is_moved(&self, first: u64) -> bool {
+        self.first != Some(first)
+    }
+
+    /// How many have left since the last look. `unwritten_from` is what it was then or is now: it only grows.
+    pub fn handle_look(&mut self, first: u64, unwritten_from: u64) -> u64 {
+        let before = self.first.replace(first);
+        before.map_or(0, |before| first.saturating_sub(unwritten_from.max(before)))
+    }
+
+    /// We removed everything before this entry, and counted what the history lacks.
+    pub fn handle_removed(&mut self, from: u64) {
+        self.first = Some(from);
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -238,5 +264,19 @@ mod tests {
         assert_eq!(unwritten.tell(300, 301, None), 70, "what was told stays true");
         assert_eq!(unwritten.tell(300, 301, Some(300)), 250);
         assert_eq!(unwritten.tell(300, 301, Some(300)), 301);
+    }
+
+    #[test]
+    fn entries_that_the_broker_removes_before_the_history_has_them_are_counted_once() {
+        let mut aged = Aged::default();
+        assert_eq!(aged.handle_look(500, 100), 0, "what left before this process began is not known");
+        assert_eq!(aged.handle_look(500, 100), 0);
+        assert!(aged.is_moved(520) && !aged.is_moved(500));
+        assert_eq!(aged.handle_look(520, 100), 20);
+        assert_eq!(aged.handle_look(530, 525), 5, "the history has the others");
+        assert_eq!(aged.handle_look(600, u64::MAX), 0, "there is no history");
+        aged.handle_removed(700);
+        assert_eq!(aged.handle_look(700, 600), 0, "these were counted");
+        assert_eq!(aged.handle_look(701, 600), 1);
     }
 }

@@ -6,6 +6,8 @@ use uuid::Uuid;
 
 /// How far the history goes.
 pub(crate) const POSITION: &[u8] = b"p";
+/// What the keys of all runs begin with.
+pub(crate) const RUNS: &[u8] = &[RUN];
 const RUN: u8 = b'r';
 const TENANT: u8 = b't';
 /// Follows a tenant, whose name has no such byte.

@@ -2,6 +2,7 @@
 //! are files in a folder or a bucket. A shard's owner writes its database, and fences the owner before it; every
 //! coordinator reads all of them.
 
+mod examine;
 mod keys;
 mod location;
 mod objects;
@@ -21,6 +22,7 @@ use slatedb::db_cache::DbCache;
 use slatedb::db_cache::moka::{MokaCache, MokaCacheOptions};
 use tokio::time::timeout;
 
+pub use self::examine::ShardSeen;
 pub use self::location::{HistoryLocation, InvalidLocation};
 use self::shard::ShardStore;
 
@@ -216,7 +218,21 @@ impl History {
         let value = HistoryRun { tenant: None, parts: 0, expires_at, messages }.encode();
         let mut batch = WriteBatch::new();
         batch.put_with_options(keys::part(run, part), value, &until(expires_at));
-        let store = self.shard(run.shard())?;
+        self.write_open(run.shard(), batch).await
+    }
+
+    /// Removes parts of a run that will not be stored.
+    ///
+    /// # Errors
+    /// As [`Self::put`].
+    pub async fn remove_parts(&self, run: RunId, parts: u32) -> Result<(), HistoryError> {
+        let mut batch = WriteBatch::new();
+        (1..=parts).for_each(|part| batch.delete(keys::part(run, part)));
+        self.write_open(run.shard(), batch).await
+    }
+
+    async fn write_open(&self, shard: Shard, batch: WriteBatch) -> Result<(), HistoryError> {
+        let store = self.shard(shard)?;
         let db = store.written()?;
         let written = timeout(WRITE_PATIENCE, db.write(batch)).await;
         let written = written.map_err(|_| HistoryError::silent(WRITE_PATIENCE));

@@ -31,6 +31,10 @@ const FOLLOW: Duration = Duration::from_secs(60);
 const FRESH: Duration = Duration::from_secs(1);
 /// Merges at once in a shard.
 const MERGES_MAX: usize = 1;
+/// What a merge reads of each of its files at once, and how many such pieces ahead. All shards of a coordinator may
+/// merge at the same time, each up to eight files, so this is some 128 MiB together.
+const MERGE_PIECE_BYTES: usize = 512 * 1024;
+const MERGE_PIECES: usize = 2;
 /// How long closing a database may take. What it does not write then is written again by the next owner.
 const CLOSE_PATIENCE: Duration = Duration::from_secs(3);
 /// No position is known.
@@ -158,6 +162,17 @@ impl ShardStore {
         timeout(READ_PATIENCE, read).await.map_err(|_| HistoryError::silent(READ_PATIENCE))?
     }
 
+    /// Reads what follows a prefix, for at most `patience`, to find what is damaged.
+    pub(crate) async fn read_through(&self, prefix: &[u8], patience: Duration) -> Result<(), HistoryError> {
+        let read = async {
+            let Some((_, reader)) = self.reader(None).await? else { return Ok(()) };
+            let mut keys = reader.scan_prefix(prefix, ..).await?;
+            while keys.next().await?.is_some() {}
+            Ok(())
+        };
+        timeout(patience, read).await.unwrap_or(Ok(()))
+    }
+
     /// A reader, which was opened after `than`; `None` if nothing was written yet. Concurrent requests share one.
     async fn reader(&self, than: Option<Instant>) -> Result<Option<(Instant, Arc<DbReader>)>, HistoryError> {
         let mut reader = self.reader.lock().await;
@@ -204,6 +219,9 @@ fn settings() -> Settings {
     let worker = CompactionWorkerOptions {
         max_concurrent_compactions: MERGES_MAX,
         compactions_poll_interval: LOOK,
+        bytes_to_fetch: MERGE_PIECE_BYTES,
+        max_fetch_tasks: MERGE_PIECES,
+        max_subcompactions: 1,
         ..CompactionWorkerOptions::default()
     };
     let compactor = CompactorOptions {

@@ -1885,7 +1885,7 @@ export interface components {
             complete?: boolean;
             /**
              * Format: date-time
-             * @description Set when there was no room for all that ended: runs created before this time are missing if they have ended.
+             * @description Set when there was no room for all that ended, or the history has more: runs created before this time may be missing if they have ended.
              */
             cut_before?: string;
         };

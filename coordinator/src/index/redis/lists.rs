@@ -9,11 +9,10 @@ use proto::v1::{CallState, RunStatus};
 use run::{CallIndex, ToolName};
 
 use super::link::Link;
-use super::{RedisStore, TOOLS, marks, run_key, sets, wire};
+use super::{RedisStore, TOOLS, run_key, sets, wire};
 use crate::index::filter::{Ask, CallFilter, Coverage, Created, Key, Page, Place, RunFilter};
 use crate::index::summary::Summary;
-use crate::index::{Counts, Unavailable, is_complete};
-use std::sync::atomic::Ordering;
+use crate::index::{Counts, Unavailable};
 
 /// Members that are read together.
 const SCAN: usize = 256;
@@ -52,7 +51,7 @@ impl RedisStore {
         ask: Ask<Key>,
     ) -> Result<Page<Arc<Summary>, Key>, Unavailable> {
         let link = &self.reads;
-        let coverage = coverage(link, self.shards.load(Ordering::Relaxed)).await?;
+        let coverage = self.coverage().await?;
         let set = smallest(link, sets::of_runs(filter)).await?;
         let mut walk = Walk::new(set, filter.created, ask.behind.map(|key| key.to_string()));
         let (mut items, mut calls) = (Vec::new(), 0);
@@ -81,7 +80,7 @@ impl RedisStore {
         ask: Ask<Place>,
     ) -> Result<Page<(Arc<Summary>, CallIndex), Place>, Unavailable> {
         let link = &self.reads;
-        let coverage = coverage(link, self.shards.load(Ordering::Relaxed)).await?;
+        let coverage = self.coverage().await?;
         let set = smallest(link, sets::of_calls(filter)).await?;
         let mut walk = Walk::new(set, filter.created, ask.behind.map(|place| place.to_string()));
         let mut items = Vec::new();
@@ -112,7 +111,7 @@ impl RedisStore {
 
     pub(crate) async fn count(&self) -> Result<(Counts, Coverage), Unavailable> {
         let link = &self.reads;
-        let coverage = coverage(link, self.shards.load(Ordering::Relaxed)).await?;
+        let coverage = self.coverage().await?;
         let (mut tools,): (Vec<String>,) = link.ask(link.live().await?, pipe().cmd("SMEMBERS").arg(TOOLS)).await?;
         tools.sort_unstable();
         tools.truncate(TOOLS_MAX);
@@ -140,10 +139,6 @@ impl RedisStore {
         }
         Ok((counts, coverage))
     }
-}
-
-pub(super) async fn coverage(link: &Link, shards: usize) -> Result<Coverage, Unavailable> {
-    Ok(Coverage { complete: is_complete(&marks(link).await?, shards), cut_before: None })
 }
 
 /// The summaries at these positions; `None` if there is none any more, or it cannot be decoded.

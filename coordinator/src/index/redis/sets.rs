@@ -55,6 +55,10 @@ pub(super) fn of_runs(filter: &RunFilter) -> Vec<String> {
 
 /// Sets that each contain all matching calls.
 pub(super) fn of_calls(filter: &CallFilter) -> Vec<String> {
+    if filter.parked {
+        // With a history, the others have parked calls that cannot be redriven any more.
+        return vec![PARKED.to_owned()];
+    }
     let by_kind = match (&filter.tool, filter.state) {
         (Some(tool), Some(state)) => Some(of_tool(tool.as_str(), state)),
         (Some(tool), None) => Some(format!("{CALLS}:tool:{tool}")),
@@ -62,8 +66,7 @@ pub(super) fn of_calls(filter: &CallFilter) -> Vec<String> {
         (None, None) => None,
     };
     let tenant = filter.tenant.as_ref().map(|tenant| format!("{CALLS}:tenant:{tenant}"));
-    let parked = filter.parked.then(|| PARKED.to_owned());
-    or_all(by_kind.into_iter().chain(tenant).chain(parked), CALLS)
+    or_all(by_kind.into_iter().chain(tenant), CALLS)
 }
 
 fn or_all(sets: impl Iterator<Item = String>, all: &str) -> Vec<String> {

@@ -20,6 +20,7 @@ use run::{RunId, Shard, Timestamp};
 
 use super::pages::{Batch, Stored};
 use super::{Journal, PAGE_BYTES, Page, ReadError, RunPages, WATCHED_PAGE_BYTES};
+use crate::metrics::COUNTS;
 
 /// Bytes of one part, unless a single entry is larger.
 const PART_BYTES: usize = 512 * 1024;
@@ -247,7 +248,15 @@ impl Journal {
         }
         match self.carry_whole(order, last).await {
             Ok(true) => Ok(()),
-            Ok(false) | Err(CarryError::Full) => Ok(self.erase_carried(order.run).await?),
+            Ok(false) | Err(CarryError::Full) => {
+                if let Some(history) = self.history()
+                    && history.through(order.run.shard()).is_none_or(|through| through < last)
+                {
+                    COUNTS.history_lost_carried.add(1);
+                    tracing::error!(run.id = %order.run, "the history will not have a run: it cannot be carried whole");
+                }
+                Ok(self.erase_carried(order.run).await?)
+            }
             Err(error) => Err(error),
         }
     }

@@ -489,6 +489,7 @@ impl OwnerTask {
     fn close(&mut self, id: RunId) -> Option<OpenRun> {
         let open = self.owner.close(id)?;
         self.io.turns.forget_run(&open.known.run);
+        self.io.quotas.forget_waiting(id);
         self.io.quotas.ended(id, open.known.run.tenant());
         Some(open)
     }

@@ -14,13 +14,13 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use owner::slots::{Counts, Slots, Whose};
 use run::{RunId, TenantId};
 use serde::{Deserialize, Serialize};
 use tokio::sync::watch;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use self::running::{Running, Whose};
 use crate::auth::callers::{Callers, Exceeded, Quota};
 use crate::index::redis::RedisStore;
 use crate::shards::Owned;
@@ -83,7 +83,10 @@ struct Counted {
     log: HashMap<TenantId, LogUse>,
     /// Counts that the others reported.
     others: HashMap<TenantId, Usage>,
-    running: Running,
+    /// Calls that are queued or running, and those that wait for a slot of their tenant or tool.
+    slots: Slots,
+    /// What is queued or running at the others.
+    others_running: Counts,
 }
 
 #[derive(Debug, Default)]
@@ -233,7 +236,7 @@ impl Quotas {
                 Ok(reports) => {
                     let reports: Vec<Report> = reports.iter().filter_map(|report| fresh_report(report)).collect();
                     let mut counted = self.counted();
-                    counted.running.others = running::sum(&reports);
+                    counted.others_running = running::sum(&reports);
                     turns.see_others(waiting::sum(&reports));
                     counted.others = sum(reports.into_iter());
                 }
@@ -468,7 +471,7 @@ impl Counted {
     /// The report to the others, and whether any running calls are limited.
     fn report(&mut self) -> Report {
         let (mut running_of_tenants, mut running_of_tools) = (BTreeMap::new(), BTreeMap::new());
-        for (whose, count) in self.running.counts() {
+        for (whose, count) in self.slots.counts() {
             match whose {
                 Whose::Tenant(tenant) => running_of_tenants.insert(tenant.to_string(), count),
                 Whose::Tool(tool) => running_of_tools.insert(tool.to_string(), count),

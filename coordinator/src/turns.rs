@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use owner::turns::{CallKey, Lane, LaneId, Position, Tenant, Ticket, Turns, part};
+use owner::turns::{CallKey, Claim, Lane, LaneId, Position, Tenant, Ticket, Turns, part};
 use run::{Call, CallIndex, CallSpec, CallState, PoolId, Priority, Route, Run, RunId, Shard, TenantId, Timestamp};
 use tokio::sync::{oneshot, watch};
 
@@ -118,7 +118,8 @@ impl TurnOrder {
             let (now, mut state) = (::nats::now(), self.state());
             let lane = self.lane(&mut state, name, &registry);
             let weight = self.weight(tenant);
-            state.enter(key, &Ticket { lane, tenant: tenant.cloned(), weight, priority, since: now }, now)
+            let claim = Claim { tenant: tenant.cloned(), weight, priority, since: now };
+            state.enter(key, &Ticket { lane, claim }, now)
         };
         // Not before the state is unlocked, because a turn that is dropped locks it.
         let turn = Turn { order: self.clone(), key, is_used: false };
@@ -144,6 +145,16 @@ impl TurnOrder {
     /// The call does not use its turn, or does not wait for one any more.
     pub(crate) fn leave(&self, run: RunId, call: CallIndex) {
         self.state().turns.leave(CallKey { run, call });
+    }
+
+    /// The call had its turn, and finds no slot of its tenant or tool.
+    pub(crate) fn give_back(&self, run: RunId, call: CallIndex) {
+        self.state().turns.give_back(CallKey { run, call });
+    }
+
+    /// Whether the call waits for its turn.
+    pub(crate) fn is_waiting(&self, run: RunId, call: CallIndex) -> bool {
+        self.state().turns.is_waiting(CallKey { run, call })
     }
 
     /// Counts a call of a shard that is ours, as the log has it.
@@ -308,14 +319,23 @@ impl TurnOrder {
     }
 
     fn ticket(&self, run: &Run, call: &Call, lane: LaneId) -> Ticket {
-        let (tenant, priority) = (run.tenant(), run.priority_of(call));
-        let weight = self.weight(tenant);
-        Ticket { lane, tenant: tenant.cloned(), weight, priority, since: call.in_turn_since() }
+        Ticket { lane, claim: claim(&self.callers, run, call) }
     }
 
     fn weight(&self, tenant: Option<&TenantId>) -> u32 {
-        tenant.and_then(|tenant| self.callers.quota(tenant)?.weight).unwrap_or(1)
+        weight(&self.callers, tenant)
     }
+}
+
+fn weight(callers: &Callers, tenant: Option<&TenantId>) -> u32 {
+    tenant.and_then(|tenant| callers.quota(tenant)?.weight).unwrap_or(1)
+}
+
+/// By what the place of a call is decided, among calls that wait for the same.
+pub(crate) fn claim(callers: &Callers, run: &Run, call: &Call) -> Claim {
+    let tenant = run.tenant();
+    let (weight, priority) = (weight(callers, tenant), run.priority_of(call));
+    Claim { tenant: tenant.cloned(), weight, priority, since: call.in_turn_since() }
 }
 
 fn key(run: &Run, call: &Call) -> CallKey {

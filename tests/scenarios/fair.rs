@@ -182,15 +182,17 @@ async fn a_call_that_waits_long_rises_and_comes_before_later_ones() {
     assert_eq!(order, ["first", "low", "normal"]);
 }
 
+/// A caller of the tenant with the same name, in the file of callers.
+fn caller(name: &str) -> String {
+    format!(
+        "[[callers]]\nname = \"{name}\"\ntenant = \"{name}\"\nroles = [\"submit\", \"read\"]\n\
+         tools = [{{ names = [\"*\"] }}]\nkeys = [\"{{{name}}}\"]\n"
+    )
+}
+
 #[tokio::test]
 async fn tenants_share_by_the_weights_in_the_file_of_callers() {
     const SLOTS: usize = 16;
-    let caller = |name: &str| {
-        format!(
-            "[[callers]]\nname = \"{name}\"\ntenant = \"{name}\"\nroles = [\"submit\", \"read\"]\n\
-             tools = [{{ names = [\"*\"] }}]\nkeys = [\"{{{name}}}\"]\n"
-        )
-    };
     let file = format!("{}{}[quotas.heavy]\nweight = 3\n", caller("heavy"), caller("light"));
     let yard = Guarded::start(Fixture::new(FIXTURE), Callers::new(&file)).await;
     let (heavy, light) = (yard.client("heavy"), yard.client("light"));
@@ -214,12 +216,6 @@ async fn tenants_share_by_the_weights_in_the_file_of_callers() {
 #[tokio::test]
 async fn a_run_with_more_calls_than_its_tenant_may_have_running_ends_and_holds_nobody_up() {
     const SLOTS: usize = 16;
-    let caller = |name: &str| {
-        format!(
-            "[[callers]]\nname = \"{name}\"\ntenant = \"{name}\"\nroles = [\"submit\", \"read\"]\n\
-             tools = [{{ names = [\"*\"] }}]\nkeys = [\"{{{name}}}\"]\n"
-        )
-    };
     let file = format!("{}{}[quotas.bound]\nrunning_calls = 2\n", caller("bound"), caller("free"));
     let yard = Guarded::start(Fixture::new(FIXTURE), Callers::new(&file)).await;
     let (bound, free) = (yard.client("bound"), yard.client("free"));
@@ -237,6 +233,22 @@ async fn a_run_with_more_calls_than_its_tenant_may_have_running_ends_and_holds_n
     completed_at(&other).await;
     many.watch(FloorPolicy::Arrival).await.to_end().await;
     assert!(many.get().await.calls.iter().all(|call| call.state() == CallState::Completed));
+}
+
+#[tokio::test]
+async fn calls_of_a_higher_priority_come_first_at_the_limit_of_their_tenant() {
+    let file = format!("{}[quotas.bound]\nrunning_calls = 1\n", caller("bound"));
+    let yard = Guarded::start(Fixture::new(FIXTURE), Callers::new(&file)).await;
+    let bound = yard.client("bound");
+    bound.wait_for_tool("sleep").await;
+    let blocked = Blocked::slots(&bound, 1).await;
+    let runs = nine(&bound).await;
+    let last_low = why(&runs[2].1).await;
+    assert!(last_low.contains("one of the 1 places that calls of its tenant have"), "{last_low}");
+    assert!(last_low.contains("8 of the 9 calls that wait for that come before it"), "{last_low}");
+    blocked.release();
+    let order = order(&runs).await;
+    assert_eq!(order, ["high", "high", "high", "normal", "normal", "normal", "low", "low", "low"]);
 }
 
 #[tokio::test]

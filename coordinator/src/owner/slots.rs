@@ -7,6 +7,10 @@ use run::RunId;
 
 use super::OwnerTask;
 
+/// How often calls are let begin in one go. Those whose turn in their pool has not come leave their slots to the next
+/// ones; the rest is checked within a second.
+const PASSES_MAX: usize = 16;
+
 impl OwnerTask {
     /// Counts the running calls again, and checks the runs that wait for slots: other coordinators may have freed some,
     /// or limits changed.
@@ -34,7 +38,12 @@ impl OwnerTask {
         if self.owner.shards().iter().any(|shard| shard.phase().is_taking_over()) {
             return;
         }
-        let next = self.io.quotas.next_to_run(&self.io.registry.borrow());
-        next.into_iter().for_each(|id| self.check_run(id));
+        for _ in 0..PASSES_MAX {
+            let next = self.io.quotas.next_to_run(&self.io.registry.borrow());
+            if next.is_empty() {
+                return;
+            }
+            next.into_iter().for_each(|id| self.check_run(id));
+        }
     }
 }

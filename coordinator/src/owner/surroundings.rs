@@ -53,10 +53,13 @@ impl World for Surroundings<'_> {
         if !self.limited && self.io.quotas.limits_running(registry) {
             return Slot::Uncounted;
         }
+        if self.io.turns.is_waiting(run.id(), call.index()) {
+            return Slot::Full;
+        }
         // First the slot of its tenant or tool: a call without one must not keep a place in the pool's turns, and asks
         // for its turn when a slot is free.
         if self.limited && !self.io.quotas.begin(run, call, registry, !self.is_taking_over) {
-            self.io.turns.leave(run.id(), call.index());
+            self.io.turns.give_back(run.id(), call.index());
             return Slot::Full;
         }
         if !self.io.turns.take(run, call, registry) {

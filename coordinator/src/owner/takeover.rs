@@ -259,6 +259,7 @@ impl OwnerTask {
         let is_written = slice.snapshot.schedule.is_current(applied);
         self.owner.handle_leaving(shard);
         self.io.turns.forget_shard(shard);
+        self.io.quotas.forget_shard(shard);
         match phase {
             Phase::Leaving { .. } => {}
             // A snapshot that is already being written is recent enough.
@@ -282,6 +283,7 @@ impl OwnerTask {
         let Some(slice) = self.slices.get_mut(usize::from(shard.0)) else { return };
         self.owner.handle_lost(shard);
         self.io.turns.forget_shard(shard);
+        self.io.quotas.forget_shard(shard);
         (slice.expecting, slice.takeover) = (Vec::new(), None);
         slice.log_bytes = LogBytes::default();
         (slice.owed, slice.outbox) = (Erasures::default(), Outbox::default());

@@ -21,10 +21,11 @@ impl Runs {
         }
         if *call.state() == CallState::Accepted
             && run.waits_for(call).is_none()
-            && let Some((max, whose)) = self.quotas.running_max(run.tenant(), registry.catalog.find(&call.spec().tool))
+            && let Some((max, whose, position)) = self.quotas.waits_at(run, call, &registry)
         {
             return format!(
-                "accepted, and waiting for one of the {max} places that calls {whose} have on all workers together"
+                "accepted, and waiting for one of the {max} places that calls {whose} have on all workers together{}",
+                position.map(at_limit).unwrap_or_default()
             );
         }
         let workers = match &call.spec().route {
@@ -33,6 +34,15 @@ impl Runs {
         };
         run.why(call, ::nats::now(), workers)
     }
+}
+
+/// The position of a call that waits at a limit of its tenant or tool.
+fn at_limit(position: Position) -> String {
+    let Position { ahead, waiting, priority } = position;
+    format!(
+        ": {ahead} of the {waiting} calls that wait for that come before it, and its priority is {} now",
+        priority.name()
+    )
 }
 
 /// Explains the position of a call that waits for its turn in its pool.

@@ -39,6 +39,7 @@ pub use world::{JOB_LEASE, Slot, WORKER_LOST, Workers, World};
 pub mod job;
 pub mod membership;
 mod shards;
+pub mod slots;
 pub mod turns;
 
 pub use shards::{Claims, SHARDS_MAX, ShardSet};

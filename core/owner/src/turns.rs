@@ -11,6 +11,7 @@
 //! The state follows from the log and from the calls that wait, so it is not stored: a new owner builds it again.
 
 mod divide;
+pub(crate) mod fair;
 mod lane;
 mod rotation;
 #[cfg(test)]
@@ -65,6 +66,13 @@ pub struct LaneId(usize);
 pub struct Ticket {
     /// The lane of the call.
     pub lane: LaneId,
+    /// By what its place in the order is decided.
+    pub claim: Claim,
+}
+
+/// By what the place of a waiting call is decided.
+#[derive(Debug, Clone)]
+pub struct Claim {
     /// The tenant of its run.
     pub tenant: Tenant,
     /// The weight of the tenant, at least 1.
@@ -113,6 +121,8 @@ pub struct Turns {
     places: BTreeMap<CallKey, Place>,
     /// Lanes with waiting calls.
     backlogged: BTreeSet<LaneId>,
+    /// Calls that had their turn and could not use it.
+    returned: BTreeSet<CallKey>,
 }
 
 impl Turns {
@@ -145,7 +155,7 @@ impl Turns {
     /// Calls of a lane that wait, by priority from low to high.
     #[must_use]
     pub fn waiting(&self, lane: LaneId) -> [usize; 3] {
-        self.lanes.get(lane.0).map(LaneState::waiting_by_priority).unwrap_or_default()
+        self.lanes.get(lane.0).map(|lane| lane.queue.waiting_by_priority()).unwrap_or_default()
     }
 
     /// Calls of a lane that were handed out, and that no worker has begun.
@@ -156,7 +166,7 @@ impl Turns {
 
     /// How many calls of each tenant wait in a lane.
     pub fn demand(&self, lane: LaneId) -> impl Iterator<Item = (&Tenant, u32)> {
-        self.lanes.get(lane.0).into_iter().flat_map(LaneState::demand)
+        self.lanes.get(lane.0).into_iter().flat_map(|lane| lane.queue.demand())
     }
 
     /// Whether any call waits.
@@ -179,7 +189,7 @@ impl Turns {
             None => {}
         }
         let Some(lane) = self.lanes.get_mut(ticket.lane.0) else { return true };
-        if lane.has_waiting() || !lane.has_room(now) {
+        if lane.queue.has_waiting() || !lane.has_room(now) {
             self.wait(key, ticket, now);
             return false;
         }
@@ -188,14 +198,32 @@ impl Turns {
         true
     }
 
+    /// The call had its turn, and another limit does not let it begin. When it asks again, its run comes first among
+    /// those of its tenant and priority: otherwise others could take what it waits for each time.
+    pub fn give_back(&mut self, key: CallKey) {
+        let has_waited = matches!(self.places.get(&key), Some(Place::Granted { charged: Some(_), .. }));
+        let is_returned = has_waited || self.returned.contains(&key);
+        self.leave(key);
+        if is_returned {
+            self.returned.insert(key);
+        }
+    }
+
+    /// Whether the call waits for its turn.
+    #[must_use]
+    pub fn is_waiting(&self, key: CallKey) -> bool {
+        matches!(self.places.get(&key), Some(Place::Waiting { .. }))
+    }
+
     /// The call does not ask for its turn any more, or does not use it.
     pub fn leave(&mut self, key: CallKey) {
+        self.returned.remove(&key);
         match self.places.remove(&key) {
             Some(Place::Waiting { lane, tenant }) => self.stop_waiting(lane, &tenant, key),
             Some(Place::Granted { lane, charged, .. }) => {
                 if let Some(lane) = self.lanes.get_mut(lane.0) {
                     lane.handed_out = lane.handed_out.saturating_sub(1);
-                    charged.iter().for_each(|tenant| lane.refund(tenant));
+                    charged.iter().for_each(|tenant| lane.queue.refund(tenant));
                 }
             }
             Some(Place::Queued { lane }) => self.take_from_queue(lane),
@@ -212,6 +240,7 @@ impl Turns {
 
     /// The log shows the call's job, and no worker has begun it. `lane`: its lane, if it did not ask for its turn here.
     pub fn handle_queued(&mut self, key: CallKey, lane: LaneId) {
+        self.returned.remove(&key);
         match self.places.get(&key) {
             Some(Place::Queued { .. }) => {}
             Some(Place::Granted { lane, .. }) => {
@@ -230,6 +259,7 @@ impl Turns {
 
     /// A worker has begun the call, or it has ended.
     pub fn handle_begun(&mut self, key: CallKey, now: Timestamp) {
+        self.returned.remove(&key);
         match self.places.get(&key) {
             Some(Place::Granted { lane, .. } | Place::Queued { lane }) => {
                 let lane = *lane;
@@ -275,8 +305,8 @@ impl Turns {
         let ready = |lane: &&LaneId| self.lanes.get(lane.0).is_some_and(|lane| lane.has_room(now));
         let id = *self.backlogged.iter().find(ready)?;
         let lane = self.lanes.get_mut(id.0)?;
-        let taken = lane.take(now);
-        if !lane.has_waiting() {
+        let taken = lane.queue.take(now);
+        if !lane.queue.has_waiting() {
             self.backlogged.remove(&id);
         }
         let (tenant, key) = taken?;
@@ -288,13 +318,14 @@ impl Turns {
     /// The position of a call; `None` if it does not wait here.
     pub fn position(&mut self, key: CallKey, now: Timestamp) -> Option<Position> {
         let Some(Place::Waiting { lane, tenant }) = self.places.get(&key) else { return None };
-        self.lanes.get_mut(lane.0)?.position(tenant, key, now)
+        self.lanes.get_mut(lane.0)?.queue.position(tenant, key, now)
     }
 
     /// Forgets the calls of a shard, because another coordinator owns it.
     pub fn forget_shard(&mut self, shard: Shard) {
         let of_shard: Vec<CallKey> = self.places.keys().filter(|key| key.run.shard() == shard).copied().collect();
         of_shard.into_iter().for_each(|key| self.leave(key));
+        self.returned.retain(|key| key.run.shard() != shard);
     }
 
     /// Forgets calls that might have been handed out long ago, and that the log does not show.
@@ -306,16 +337,16 @@ impl Turns {
 
     fn wait(&mut self, key: CallKey, ticket: &Ticket, now: Timestamp) {
         if let Some(lane) = self.lanes.get_mut(ticket.lane.0) {
-            lane.insert(key, ticket, now);
+            lane.queue.insert((key, self.returned.contains(&key)), &ticket.claim, now);
             self.backlogged.insert(ticket.lane);
-            self.places.insert(key, Place::Waiting { lane: ticket.lane, tenant: ticket.tenant.clone() });
+            self.places.insert(key, Place::Waiting { lane: ticket.lane, tenant: ticket.claim.tenant.clone() });
         }
     }
 
     fn stop_waiting(&mut self, id: LaneId, tenant: &Tenant, key: CallKey) {
         if let Some(lane) = self.lanes.get_mut(id.0) {
-            lane.remove(tenant, key);
-            if !lane.has_waiting() {
+            lane.queue.remove(tenant, key);
+            if !lane.queue.has_waiting() {
                 self.backlogged.remove(&id);
             }
         }

@@ -1,20 +1,14 @@
-//! One lane: how much of it is handed out, and whose turn is next.
+//! One lane: how much of it is handed out, and which calls wait.
 
-use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use run::Timestamp;
 
-use super::waiting::Waiting;
-use super::{CallKey, Position, Tenant, Ticket, WEIGHT_MAX};
+use super::fair::FairQueue;
 
-/// What one call of a tenant with weight 1 costs, in virtual time.
-const COST: u64 = 1 << 20;
 /// A lane has room for the calls that workers began within this time, if those are more than its slots: the owner needs
 /// about so long to hand out the next ones.
 const BEGUN_WITHIN: Duration = Duration::from_millis(50);
-/// So many tenants are remembered whether or not calls of theirs wait.
-const IDLE_TENANTS_MAX: usize = 64;
 
 #[derive(Debug, Default)]
 pub(super) struct LaneState {
@@ -22,28 +16,7 @@ pub(super) struct LaneState {
     pub(super) room: u32,
     pub(super) handed_out: u32,
     pub(super) begun: Begun,
-    /// The virtual time at which the last call was taken.
-    now: u64,
-    tenants: BTreeMap<Tenant, TenantState>,
-    /// Tenants with waiting calls, by the virtual time at which their next call starts.
-    order: BTreeSet<(u64, Tenant)>,
-    waiting: usize,
-    /// The number of tenants above which idle ones are looked for.
-    tenants_max: usize,
-}
-
-#[derive(Debug)]
-struct TenantState {
-    weight: u32,
-    /// When its next call starts, in virtual time.
-    next: u64,
-    calls: Waiting,
-}
-
-impl TenantState {
-    fn cost(&self) -> u64 {
-        COST / u64::from(self.weight.clamp(1, WEIGHT_MAX))
-    }
+    pub(super) queue: FairQueue,
 }
 
 impl LaneState {
@@ -51,113 +24,14 @@ impl LaneState {
         Self { room, ..Self::default() }
     }
 
-    pub(super) fn has_waiting(&self) -> bool {
-        self.waiting > 0
-    }
-
     pub(super) fn has_room(&self, now: Timestamp) -> bool {
         self.handed_out < self.room.max(self.begun.recent(now))
     }
 
-    pub(super) fn waiting_by_priority(&self) -> [usize; 3] {
-        let mut all = [0; 3];
-        for tenant in self.tenants.values() {
-            all.iter_mut().zip(tenant.calls.by_priority()).for_each(|(sum, count)| *sum += count);
-        }
-        all
-    }
-
-    pub(super) fn demand(&self) -> impl Iterator<Item = (&Tenant, u32)> {
-        let waits = self.tenants.iter().filter(|(_, tenant)| tenant.calls.len() > 0);
-        waits.map(|(name, tenant)| (name, u32::try_from(tenant.calls.len()).unwrap_or(u32::MAX)))
-    }
-
     pub(super) fn expected_wait(&self, now: Timestamp) -> Option<Duration> {
         let begun = self.begun.recent(now);
-        let waiting = u32::try_from(self.waiting).ok()?;
+        let waiting = u32::try_from(self.queue.len()).ok()?;
         (begun > 0).then(|| BEGUN_WITHIN * waiting / begun)
-    }
-
-    pub(super) fn insert(&mut self, key: CallKey, ticket: &Ticket, now: Timestamp) {
-        let Ticket { tenant: name, weight, priority, since, .. } = ticket;
-        let start = self.now;
-        let tenant = self.tenants.entry(name.clone()).or_insert_with(|| TenantState {
-            weight: *weight,
-            next: start,
-            calls: Waiting::default(),
-        });
-        tenant.weight = *weight;
-        let before = tenant.calls.len();
-        if before == 0 {
-            tenant.next = tenant.next.max(start);
-            self.order.insert((tenant.next, name.clone()));
-        }
-        tenant.calls.insert(key, *priority, *since, now);
-        self.waiting += tenant.calls.len() - before;
-    }
-
-    pub(super) fn remove(&mut self, name: &Tenant, key: CallKey) {
-        let Some(tenant) = self.tenants.get_mut(name) else { return };
-        let before = tenant.calls.len();
-        tenant.calls.remove(key);
-        self.waiting -= before - tenant.calls.len();
-        if tenant.calls.len() == 0 {
-            self.order.remove(&(tenant.next, name.clone()));
-        }
-        self.forget_idle();
-    }
-
-    pub(super) fn take(&mut self, now: Timestamp) -> Option<(Tenant, CallKey)> {
-        let (start, name) = self.order.pop_first()?;
-        let tenant = self.tenants.get_mut(&name)?;
-        let key = tenant.calls.take(now)?;
-        self.waiting -= 1;
-        self.now = start;
-        tenant.next = start + tenant.cost();
-        if tenant.calls.len() > 0 {
-            self.order.insert((tenant.next, name.clone()));
-        }
-        self.forget_idle();
-        Some((name, key))
-    }
-
-    /// A call that was taken was not handed out, so it costs its tenant nothing.
-    pub(super) fn refund(&mut self, name: &Tenant) {
-        let Some(tenant) = self.tenants.get_mut(name) else { return };
-        let waits = self.order.remove(&(tenant.next, name.clone()));
-        tenant.next = tenant.next.saturating_sub(tenant.cost());
-        if waits {
-            self.order.insert((tenant.next, name.clone()));
-        }
-    }
-
-    pub(super) fn position(&mut self, name: &Tenant, key: CallKey, now: Timestamp) -> Option<Position> {
-        let tenant = self.tenants.get_mut(name)?;
-        let (own, priority) = tenant.calls.ahead(key, now)?;
-        let at = tenant.next + own as u64 * tenant.cost();
-        let of_others = self.tenants.iter().filter(|(other, _)| *other != name).map(|(other, tenant)| {
-            if tenant.next > at {
-                return 0;
-            }
-            let (full, rest) = ((at - tenant.next) / tenant.cost(), (at - tenant.next) % tenant.cost());
-            // Of two that start at the same time, the tenant whose name sorts first is taken first.
-            let starts = full + u64::from(rest > 0 || other < name);
-            tenant.calls.len().min(usize::try_from(starts).unwrap_or(usize::MAX))
-        });
-        Some(Position { ahead: own + of_others.sum::<usize>(), waiting: self.waiting, priority })
-    }
-
-    /// Tenants that owe nothing are forgotten.
-    fn forget_idle(&mut self) {
-        if self.waiting == 0 {
-            self.tenants.clear();
-            (self.now, self.tenants_max) = (0, 0);
-        } else if self.tenants.len() > self.tenants_max.max(IDLE_TENANTS_MAX) {
-            let now = self.now;
-            self.tenants.retain(|_, tenant| tenant.calls.len() > 0 || tenant.next > now);
-            // Each look costs as much as there are tenants.
-            self.tenants_max = 2 * self.tenants.len();
-        }
     }
 }
 

@@ -22,10 +22,16 @@ impl Rotation {
     }
 
     /// A run that joins comes after the present round, so that it does not hold up a run that waits for the next one.
-    pub(super) fn insert(&mut self, key: CallKey, since: Timestamp) {
-        let next_round = self.order.first().map_or(0, |(round, ..)| round + 1);
-        let turn = (next_round, since, key.run);
-        let (turn, calls) = self.runs.entry(key.run).or_insert((turn, BTreeSet::new()));
+    /// `is_first`: the call has had its turn and could not use it, so its run joins the present round.
+    pub(super) fn insert(&mut self, key: CallKey, since: Timestamp, is_first: bool) {
+        let present = self.order.first().map(|(round, ..)| *round);
+        let round = present.map_or(0, |round| round + u64::from(!is_first));
+        let joins = (round, since, key.run);
+        let (turn, calls) = self.runs.entry(key.run).or_insert((joins, BTreeSet::new()));
+        if is_first && joins < *turn {
+            self.order.remove(turn);
+            *turn = joins;
+        }
         self.order.insert(*turn);
         self.calls += usize::from(calls.insert(key.call));
     }

@@ -48,7 +48,7 @@ impl Story {
     }
 
     fn ticket(&self, tenant: &Tenant, weight: u32, priority: Priority) -> Ticket {
-        Ticket { lane: self.lane, tenant: tenant.clone(), weight, priority, since: self.now }
+        Ticket { lane: self.lane, claim: Claim { tenant: tenant.clone(), weight, priority, since: self.now } }
     }
 
     fn ask(&mut self, key: CallKey, tenant: &Tenant, priority: Priority) -> bool {

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use run::{Priority, Timestamp};
 
 use super::rotation::Rotation;
-use super::{AGING, CallKey};
+use super::{AGING, CallKey, Claim};
 
 #[derive(Debug, Default)]
 pub(super) struct Waiting {
@@ -32,15 +32,16 @@ impl Waiting {
         [self.levels[0].len(), self.levels[1].len(), self.levels[2].len()]
     }
 
-    pub(super) fn insert(&mut self, key: CallKey, priority: Priority, since: Timestamp, now: Timestamp) {
+    pub(super) fn insert(&mut self, (key, is_first): (CallKey, bool), claim: &Claim, now: Timestamp) {
+        let Claim { priority, since, .. } = *claim;
         // A call that has risen comes before one that joins now.
         self.rise(now);
         self.remove(key);
-        self.place(key, Waits { priority, since, rises: since.after(AGING) });
+        self.place((key, is_first), Waits { priority, since, rises: since.after(AGING) });
     }
 
-    fn place(&mut self, key: CallKey, waits: Waits) {
-        self.levels[level(waits.priority)].insert(key, waits.since);
+    fn place(&mut self, (key, is_first): (CallKey, bool), waits: Waits) {
+        self.levels[level(waits.priority)].insert(key, waits.since, is_first);
         if waits.priority < Priority::High {
             self.rises.insert((waits.rises, key));
         }
@@ -83,7 +84,7 @@ impl Waiting {
                 Priority::Low => Priority::Normal,
                 Priority::Normal | Priority::High => Priority::High,
             };
-            self.place(key, Waits { priority, rises: waits.rises.after(AGING), ..waits });
+            self.place((key, false), Waits { priority, rises: waits.rises.after(AGING), ..waits });
         }
     }
 }

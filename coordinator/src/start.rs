@@ -31,7 +31,7 @@ use crate::nats::setup::LogOptions;
 use crate::nats::signals::Signals;
 use crate::objects::Results;
 use crate::objects::uploads::Uploads;
-use crate::overview::Overview;
+use crate::overview::{Overview, OverviewShare};
 use crate::owner::OwnerHandle;
 use crate::quotas::Quotas;
 use crate::schedules::{ScheduleTask, Schedules};
@@ -141,6 +141,8 @@ struct Shared {
     overview: Overview,
     pauses: Pauses,
     schedules: Schedules,
+    /// This coordinator's share of the overview.
+    figures: watch::Sender<OverviewShare>,
     registry: watch::Receiver<Arc<Registry>>,
     owned: watch::Receiver<Owned>,
     floor_policies: Arc<[run::AddedPolicy]>,
@@ -163,6 +165,8 @@ impl Shared {
         }
         let records = nats::records::Records::of(&self.broker);
         tasks.spawn(|end| owner::records::serve(records, handle.clone(), self.owned.clone(), end));
+        let shares = nats::overview::Shares::new(&self.broker, self.overview.clone(), self.figures.subscribe());
+        tasks.spawn(|end| shares.keep(end));
         handle
     }
 
@@ -183,7 +187,7 @@ impl Shared {
             callers: self.callers.clone(),
             quotas: self.quotas.clone(),
             turns: self.turns.clone(),
-            overview: self.overview.clone(),
+            overview: self.figures.clone(),
             paused: self.pauses.current.clone(),
             webhooks: webhooks.unwrap_or_default(),
             letters,
@@ -341,6 +345,7 @@ impl Coordinator {
             floor_policies: self.floor_policies.into(),
         };
         let handle = shared.start_owner(written_sender, &mut tasks);
+            figures: nats::overview::own_share(),
         shared.start_registry(registry_sender, (files.rules, self.on_demand), &mut tasks).await?;
         shared.start_monitoring(&log_options, served_sender, &mut tasks);
         telemetry::process::begin("coordinator");

@@ -240,7 +240,7 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** @description Gets figures of the last minutes from the memory of this coordinator: calls that wait and run, ends, times, workers, and the log. It reads neither the log nor the index, so it takes the same time however many runs there are. */
+        /** @description Gets figures of the last minutes from the memory of all coordinators: calls that wait and run, ends, times, workers, pauses and the log. It reads neither the log nor the index, so it takes the same time however many runs there are. */
         get: operations["GetOverview"];
         put?: never;
         post?: never;
@@ -1825,11 +1825,11 @@ export interface components {
          * @enum {string}
          */
         FloorPolicy: "FLOOR_POLICY_UNSPECIFIED" | "FLOOR_POLICY_ARRIVAL" | "FLOOR_POLICY_SUBMISSION" | "FLOOR_POLICY_INTERLEAVED";
-        /** @description Figures of a coordinator. Those of calls are about the runs of its own shards: add them up over the coordinators. */
+        /** @description Figures of all coordinators, as they told each other at most 2 seconds ago. A caller of a tenant gets the tools and pools that the tenant can use, with the calls of all tenants there. */
         GetOverviewResponse: {
             /**
              * Format: uint64
-             * @description Calls of its shards that await approval.
+             * @description Calls that await approval.
              */
             awaiting_approval?: number;
             /** @description The log. */
@@ -1837,25 +1837,32 @@ export interface components {
             /** @description All pools, by their names. */
             pools?: components["schemas"]["PoolOverview"][];
             /**
+            /**
+             * Format: uint32
+             * @description Coordinators whose figures these are. One that has not been heard of for 10 seconds is left out.
+             */
+            coordinators?: number;
              * Format: uint64
-             * @description Runs of its shards that have not ended.
+             * @description Runs that have not ended. Like the next two, not set for a caller of a tenant; CountRuns counts those of the tenant.
+            /** @description Paused tools, then pools, by their names. A caller of a tenant does not see who paused them. */
+            pauses?: components["schemas"]["Pause"][];
              */
             runs_open?: number;
             /**
              * Format: uint32
-             * @description Shards that this coordinator owns, of 16.
+             * @description Shards that these coordinators own, of 16 for each partition of the log. The calls of others are not in the figures.
              */
             shards?: number;
             /**
              * Format: date-time
-             * @description When they were read.
+             * @description When they were added up: at most a second ago.
              */
             time?: string;
             /** @description Tools whose calls wait or run, or ended in the window; at most 1000 pairs of a tool and a pool. */
             tools?: components["schemas"]["ToolOverview"][];
             /**
              * Format: uint64
-             * @description Calls of its shards that wait for their client.
+             * @description Calls that wait for their client.
              */
             waiting_for_client?: number;
             /**

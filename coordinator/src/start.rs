@@ -37,7 +37,9 @@ use crate::quotas::Quotas;
 use crate::schedules::{ScheduleTask, Schedules};
 use crate::shards::Owned;
 use crate::turns::TurnOrder;
-use crate::{Coordinator, DRAIN, Error, api, history_writer, index, monitor, nats, notifications, owner, runs};
+use crate::{
+    ConsoleOptions, Coordinator, DRAIN, Error, api, history_writer, index, monitor, nats, notifications, owner, runs,
+};
 
 /// Capacity of the channel of shards that were saved: more than can be in progress.
 const WRITTEN_MAX: usize = 2 * ::owner::SHARDS_MAX;
@@ -139,10 +141,10 @@ struct Shared {
     quotas: Quotas,
     turns: TurnOrder,
     overview: Overview,
-    pauses: Pauses,
-    schedules: Schedules,
     /// This coordinator's share of the overview.
     figures: watch::Sender<OverviewShare>,
+    pauses: Pauses,
+    schedules: Schedules,
     registry: watch::Receiver<Arc<Registry>>,
     owned: watch::Receiver<Owned>,
     floor_policies: Arc<[run::AddedPolicy]>,
@@ -163,10 +165,10 @@ impl Shared {
             let writer = history_writer::HistoryWriter { history, journals, results, owner, owned };
             tasks.spawn(|end| writer.keep(end));
         }
-        let records = nats::records::Records::of(&self.broker);
-        tasks.spawn(|end| owner::records::serve(records, handle.clone(), self.owned.clone(), end));
         let shares = nats::overview::Shares::new(&self.broker, self.overview.clone(), self.figures.subscribe());
         tasks.spawn(|end| shares.keep(end));
+        let records = nats::records::Records::of(&self.broker);
+        tasks.spawn(|end| owner::records::serve(records, handle.clone(), self.owned.clone(), end));
         handle
     }
 
@@ -257,7 +259,12 @@ impl Shared {
     }
 
     /// The API, and its uploads in progress; starts the delivery of notifications and the firing of schedules.
-    fn api(&self, runs: runs::Runs, (is_tls, console): (bool, bool), tasks: &mut Tasks) -> (api::Api, Uploads) {
+    fn api(
+        &self,
+        runs: runs::Runs,
+        (is_tls, console): (bool, Option<ConsoleOptions>),
+        tasks: &mut Tasks,
+    ) -> (api::Api, Uploads) {
         if let Some(api::Notices { webhooks, queue }) = self.notices.clone() {
             tasks.spawn(|end| notifications::keep(webhooks, queue, self.owned.clone(), end));
         }
@@ -277,7 +284,7 @@ impl Shared {
             floor_policies: Arc::clone(&self.floor_policies),
             abandoned,
             inlined: Default::default(),
-            console,
+            console: console.map(Arc::new),
             stop: tasks.stop.clone(),
         };
         (api, uploads)
@@ -338,6 +345,7 @@ impl Coordinator {
             quotas,
             turns,
             overview: Overview::default(),
+            figures: nats::overview::own_share(),
             pauses,
             schedules,
             registry,
@@ -345,7 +353,6 @@ impl Coordinator {
             floor_policies: self.floor_policies.into(),
         };
         let handle = shared.start_owner(written_sender, &mut tasks);
-            figures: nats::overview::own_share(),
         shared.start_registry(registry_sender, (files.rules, self.on_demand), &mut tasks).await?;
         shared.start_monitoring(&log_options, served_sender, &mut tasks);
         telemetry::process::begin("coordinator");

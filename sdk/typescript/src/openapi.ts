@@ -1098,6 +1098,11 @@ export interface components {
             pool?: string;
             /** @description Its priority, that of its run included; NORMAL if not set. */
             priority?: components["schemas"]["Priority"];
+            /**
+             * Format: date-time
+             * @description When its turn came, and it was queued for the workers of its pool; not set if it was not.
+             */
+            queue_time?: string;
             /** @description The run in which it is executed again; empty if it was not redriven. */
             redriven_run_id?: string;
             /** @description Its tool's results may be the answer to the user; see `return_direct` of Run. */
@@ -1832,20 +1837,20 @@ export interface components {
              * @description Calls that await approval.
              */
             awaiting_approval?: number;
-            /** @description The log. */
-            log?: components["schemas"]["LogOverview"];
-            /** @description All pools, by their names. */
-            pools?: components["schemas"]["PoolOverview"][];
-            /**
             /**
              * Format: uint32
              * @description Coordinators whose figures these are. One that has not been heard of for 10 seconds is left out.
              */
             coordinators?: number;
-             * Format: uint64
-             * @description Runs that have not ended. Like the next two, not set for a caller of a tenant; CountRuns counts those of the tenant.
+            /** @description The log. */
+            log?: components["schemas"]["LogOverview"];
             /** @description Paused tools, then pools, by their names. A caller of a tenant does not see who paused them. */
             pauses?: components["schemas"]["Pause"][];
+            /** @description All pools, by their names. */
+            pools?: components["schemas"]["PoolOverview"][];
+            /**
+             * Format: uint64
+             * @description Runs that have not ended. Like the next two, not set for a caller of a tenant; CountRuns counts those of the tenant.
              */
             runs_open?: number;
             /**
@@ -3040,6 +3045,8 @@ export interface components {
             status?: components["schemas"]["RunStatus"];
             /** @description Its tenant; empty if none was given. */
             tenant?: string;
+            /** @description The trace of its first call that is traced, in 32 hexadecimal digits; empty if none is. */
+            trace_id?: string;
         };
         /** @description A run accepts no more calls. */
         RunClosed: Record<string, never>;

@@ -5,7 +5,9 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use clap::builder::{PossibleValuesParser, TypedValueParser as _};
-use coordinator::{ApiOptions, Coordinator, Durability, LogOptions, Tail, TlsFiles, Webhooks};
+use coordinator::{
+    ApiOptions, ConsoleOptions, Coordinator, Durability, LogOptions, TRACE_PLACE, Tail, TlsFiles, Webhooks,
+};
 use hooks::Hooks;
 use run::PoolId;
 use sandbox::{User, Workspaces};
@@ -130,6 +132,10 @@ pub(crate) struct CoordinatorArgs {
     /// Serve the web console under /console (docs/howto/console.md); auto: with --auth
     #[arg(long, env = "TOOLYARD_CONSOLE", value_name = "WHEN", default_value = "auto")]
     console: ConsoleWhen,
+    /// The address of a trace in your tracing system, with {trace_id} in it: the web console links runs to it. It can be
+    /// read without a key
+    #[arg(long, env = "TOOLYARD_TRACE_URL", value_name = "URL", value_parser = trace_url)]
+    trace_url: Option<String>,
     /// Pools that an autoscaler starts when they have calls, with commas between them. Their tools are offered and not
     /// forgotten while they have no worker
     #[arg(long, env = "TOOLYARD_ON_DEMAND", value_name = "POOLS", value_delimiter = ',')]
@@ -143,6 +149,15 @@ pub(crate) struct CoordinatorArgs {
     )]
     #[arg(value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
     connections_max: u64,
+}
+
+/// An address that a browser may open.
+fn trace_url(text: &str) -> Result<String, String> {
+    let is_web = text.starts_with("https://") || text.starts_with("http://");
+    match is_web && text.contains(TRACE_PLACE) {
+        true => Ok(text.to_owned()),
+        false => Err(format!("it begins with https:// or http:// and has {TRACE_PLACE} in it")),
+    }
 }
 
 /// When the web console is served.
@@ -298,7 +313,8 @@ pub(crate) async fn coordinator(args: CoordinatorArgs) -> Result<Exit, Failure> 
     let (host_names, connections_max) =
         (observe.host_names.clone(), usize::try_from(args.connections_max).unwrap_or(usize::MAX));
     let (tls, callers) = (tls.files(), auth);
-    let console = args.console == ConsoleWhen::Always || args.console == ConsoleWhen::Auto && callers.is_some();
+    let has_console = args.console == ConsoleWhen::Always || args.console == ConsoleWhen::Auto && callers.is_some();
+    let console = has_console.then_some(ConsoleOptions { trace_url: args.trace_url });
     let api = ApiOptions { tls, callers, pools, open_to_all, attached_only, console, host_names, connections_max };
     let options = coordinator::Options { nats_url, credentials, listen, log, bucket, redis_url, redis_ca, api, admin };
     let mut interrupts = Interrupts::listen()?;
@@ -388,4 +404,17 @@ pub(crate) async fn worker(args: WorkerArgs) -> Result<Exit, Failure> {
     finish(exporter).await;
     served?;
     Ok(Exit::Completed)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_address_of_traces_is_one_that_a_browser_may_open() {
+        assert!(trace_url("https://traces.example/t/{trace_id}").is_ok());
+        for wrong in ["javascript:alert('{trace_id}')", "https://traces.example/t/", "{trace_id}"] {
+            assert!(trace_url(wrong).is_err(), "{wrong}");
+        }
+    }
 }

@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use coordinator::{ApiOptions, Coordinator, History, HistoryLocation, LogOptions, Webhooks};
+use coordinator::{ApiOptions, ConsoleOptions, Coordinator, History, HistoryLocation, LogOptions, Webhooks};
 use hooks::Hooks;
 use local::{Broker, BrokerOptions};
 use nats::Credentials;
@@ -141,7 +141,7 @@ impl Yard {
             redis_url,
             redis_ca,
             admin,
-            api: ApiOptions { console: true, ..api },
+            api: ApiOptions { console: Some(ConsoleOptions::default()), ..api },
         };
         let bound = Coordinator::bind(options).await?.with_hooks(hooks).with_webhooks(webhooks).await?;
         let bound = history.into_iter().fold(bound, Coordinator::with_history);

@@ -1,8 +1,8 @@
 import type { ComponentType } from "preact";
 import { useEffect, useRef } from "preact/hooks";
-import { api } from "./api/client";
-import { connectionLost, usePoll } from "./api/poll";
+import { connectionLost } from "./api/poll";
 import { key, keyNeeded, signOut } from "./api/session";
+import { useCounts } from "./fleet/figures";
 import { AnswerPage } from "./pages/answer";
 import { CallPage } from "./pages/call";
 import { CallsPage } from "./pages/calls";
@@ -82,7 +82,7 @@ const INBOX_MS = 5_000;
 
 function Sidebar() {
   const here = route.value.parts[0] ?? "overview";
-  const counts = usePoll((signal) => api.get("/v1/counts", { signal }), INBOX_MS).value.data;
+  const counts = useCounts(INBOX_MS).value.data;
   const waiting = (counts?.awaiting_approval ?? 0) + (counts?.waiting_for_client ?? 0);
   return (
     <nav class="sidebar" aria-label="Pages">

@@ -81,6 +81,22 @@ it("marks withdrawn output, and keeps that of the next attempt", () => {
   ]);
 });
 
+it("tells the wait for a turn from the wait for a worker, if it is known when the turn came", () => {
+  const model = opened();
+  model.take(events(["attempt_started", { call_id: "a", attempt: 1 }, 30]));
+  const call = model.calls.get("a") as NonNullable<ReturnType<typeof model.calls.get>>;
+  const bars = (queued?: number) => barsOf(call, 40, queued).map((bar) => [bar.kind, bar.from, bar.to]);
+  expect(bars(20)).toEqual([
+    ["wait", 0, 20],
+    ["queue", 20, 30],
+    ["run", 30, 40],
+  ]);
+  // Its job may be stored at once, and by another clock a moment after its first attempt.
+  expect(bars(0).map(([kind]) => kind)).toEqual(["queue", "run"]);
+  expect(bars(31).map(([kind]) => kind)).toEqual(["wait", "run"]);
+  expect(bars().map(([kind]) => kind)).toEqual(["wait", "run"]);
+});
+
 it("has a bar for each phase of a call that waits for a person", () => {
   const model = opened();
   model.take(

@@ -41,6 +41,7 @@ use self::read::{
 pub(crate) use self::schedules::read_run;
 pub(crate) use self::serve::{Port, serve};
 pub(crate) use self::webhooks::Notices;
+use crate::ConsoleOptions;
 use crate::admission::custom::{self, CustomTools};
 use crate::admission::error::RequestError;
 use crate::index::Index;
@@ -50,6 +51,7 @@ use crate::offload;
 use crate::readers::Reader;
 use crate::runs::{NewRun, Runs};
 use crate::schedules::Schedules;
+use crate::trace::run_out;
 
 /// Largest request: the arguments of a run's calls, with room for the rest.
 pub(crate) const REQUEST_BYTES_MAX: usize = 4 * 1024 * 1024;
@@ -75,8 +77,8 @@ pub(crate) struct Parts {
     pub(crate) floor_policies: Arc<[run::AddedPolicy]>,
     pub(crate) abandoned: abandoned::Queue,
     pub(crate) inlined: http::stored::Inlined,
-    /// Serves the web console.
-    pub(crate) console: bool,
+    /// Set if the web console is served.
+    pub(crate) console: Option<Arc<ConsoleOptions>>,
     /// On cancellation, streams end with a final error and new requests are refused.
     pub(crate) stop: CancellationToken,
 }
@@ -131,7 +133,7 @@ impl Api {
     pub(crate) async fn create_run(&self, request: v1::CreateRunRequest) -> Result<v1::CreateRunResponse, ApiError> {
         let new = self.new_run("CreateRun", request).await?;
         let run = self.runs.create(new).await?;
-        Ok(v1::CreateRunResponse { run: Some(api::run(&run)) })
+        Ok(v1::CreateRunResponse { run: Some(run_out(&run)) })
     }
 
     pub(crate) async fn execute_run(&self, request: v1::ExecuteRunRequest) -> Result<Box<Reader>, ApiError> {
@@ -166,7 +168,7 @@ impl Api {
 
     pub(crate) async fn get_run(&self, request: v1::GetRunRequest) -> Result<v1::GetRunResponse, ApiError> {
         let run = self.runs.get(run_id(&request.run_id)?).await?;
-        Ok(v1::GetRunResponse { run: Some(api::run(&run)) })
+        Ok(v1::GetRunResponse { run: Some(run_out(&run)) })
     }
 
     pub(crate) async fn append_calls(
@@ -182,12 +184,12 @@ impl Api {
         let tools = compiled(request.request_tools).await?;
         self.runs.give_files_in(id, &mut calls, &files(request.files)?).await?;
         let run = self.runs.append_calls(id, &calls, &tools, &approved).await?;
-        Ok(v1::AppendCallsResponse { run: Some(api::run(&run)) })
+        Ok(v1::AppendCallsResponse { run: Some(run_out(&run)) })
     }
 
     pub(crate) async fn close_run(&self, request: v1::CloseRunRequest) -> Result<v1::CloseRunResponse, ApiError> {
         let run = self.runs.close(run_id(&request.run_id)?).await?;
-        Ok(v1::CloseRunResponse { run: Some(api::run(&run)) })
+        Ok(v1::CloseRunResponse { run: Some(run_out(&run)) })
     }
 
     pub(crate) async fn submit_tool_outputs(
@@ -216,18 +218,18 @@ impl Api {
         let decisions = request.decisions.into_iter().enumerate().map(|(index, wire)| decision(index, wire));
         let decisions = decisions.collect::<Result<Vec<_>, _>>()?;
         let run = self.runs.decide(run_id(&request.run_id)?, decisions).await?;
-        Ok(v1::DecideCallsResponse { run: Some(api::run(&run)) })
+        Ok(v1::DecideCallsResponse { run: Some(run_out(&run)) })
     }
 
     pub(crate) async fn cancel_run(&self, request: v1::CancelRunRequest) -> Result<v1::CancelRunResponse, ApiError> {
         let run = self.runs.cancel_run(run_id(&request.run_id)?, reason(&request.reason)?).await?;
-        Ok(v1::CancelRunResponse { run: Some(api::run(&run)) })
+        Ok(v1::CancelRunResponse { run: Some(run_out(&run)) })
     }
 
     pub(crate) async fn cancel_call(&self, request: v1::CancelCallRequest) -> Result<v1::CancelCallResponse, ApiError> {
         let call = call_id(&request.call_id)?;
         let run = self.runs.cancel_call(run_id(&request.run_id)?, &call, reason(&request.reason)?).await?;
-        Ok(v1::CancelCallResponse { run: Some(api::run(&run)) })
+        Ok(v1::CancelCallResponse { run: Some(run_out(&run)) })
     }
 
     pub(crate) async fn explain_call(
@@ -246,11 +248,11 @@ impl Api {
         request: v1::RedriveCallRequest,
     ) -> Result<v1::RedriveCallResponse, ApiError> {
         let run = self.runs.redrive(run_id(&request.run_id)?, &call_id(&request.call_id)?).await?;
-        Ok(v1::RedriveCallResponse { run: Some(api::run(&run)) })
+        Ok(v1::RedriveCallResponse { run: Some(run_out(&run)) })
     }
 
     pub(crate) async fn drop_call(&self, request: v1::DropCallRequest) -> Result<v1::DropCallResponse, ApiError> {
         let run = self.runs.drop_call(run_id(&request.run_id)?, &call_id(&request.call_id)?).await?;
-        Ok(v1::DropCallResponse { run: Some(api::run(&run)) })
+        Ok(v1::DropCallResponse { run: Some(run_out(&run)) })
     }
 }

@@ -104,7 +104,7 @@ pub struct ApiOptions {
     /// Calls may name only tools that their run attached, also if it attached none.
     pub attached_only: bool,
     /// Serves the web console under `/console`.
-    pub console: bool,
+    pub console: Option<ConsoleOptions>,
     /// The host names under which HTTP is served, beside addresses and `localhost`; see [`Hosts`].
     pub host_names: Vec<String>,
     /// Connections at once, bounded by the process's limit of open files; a single address may have half of them.
@@ -113,11 +113,22 @@ pub struct ApiOptions {
 
 impl Default for ApiOptions {
     fn default() -> Self {
-        let (tls, callers, pools, host_names) = Default::default();
-        let (open_to_all, attached_only, console, connections_max) = (false, false, false, CONNECTIONS_MAX);
+        let (tls, callers, pools, host_names, console) = Default::default();
+        let (open_to_all, attached_only, connections_max) = (false, false, CONNECTIONS_MAX);
         Self { tls, callers, pools, open_to_all, attached_only, console, host_names, connections_max }
     }
 }
+
+/// Options of the web console.
+#[derive(Debug, Clone, Default)]
+pub struct ConsoleOptions {
+    /// The address of a trace, with [`TRACE_PLACE`] in the place of its id. Everybody who reaches the console can read
+    /// it.
+    pub trace_url: Option<String>,
+}
+
+/// Stands for the id of a trace in an address.
+pub const TRACE_PLACE: &str = "{trace_id}";
 
 /// Default of the connections of a coordinator. Each takes a file and about 100 KiB when it is used fully.
 pub const CONNECTIONS_MAX: usize = 16_384;
@@ -227,7 +238,7 @@ pub struct Coordinator {
     pools: Option<(watch_channel::Receiver<Arc<fleet::pools::PoolRules>>, fleet::pools::PoolsReload)>,
     erase_after: Duration,
     attached_only: bool,
-    console: bool,
+    console: Option<ConsoleOptions>,
     on_demand: HashSet<PoolId>,
     log: LogOptions,
     notices: Option<api::Notices>,

@@ -18,7 +18,7 @@ use telemetry::metrics::{Counter, Family, Gauge, Histogram, Metric, OTHER, publi
 
 use self::tenants::TenantCounts;
 use crate::fleet::registry::{Catalog, Registry};
-use crate::overview::Overview;
+use crate::overview::Figures;
 
 const OF_TOOL: &[&str] = &["pool", "tool"];
 
@@ -455,7 +455,8 @@ pub(crate) fn webhook(endpoint: &str, outcome: &str) {
 pub(crate) struct Ends {
     pools: HashMap<PoolId, HashMap<ToolName, OfTool>>,
     tenants: TenantCounts,
-    overview: Overview,
+    /// For the overview.
+    pub(crate) figures: Figures,
 }
 
 #[derive(Debug)]
@@ -504,19 +505,14 @@ impl OfTool {
 }
 
 impl Ends {
-    /// They are counted in the overview, too.
-    pub(crate) fn new(overview: Overview) -> Self {
-        Self { overview, ..Self::default() }
-    }
-
     /// Counts the start of an attempt that was stored at this time, if it is the first one of its call.
-    pub(crate) fn started(&self, call: &Call, number: AttemptNumber, at: Timestamp, registry: &Registry) {
+    pub(crate) fn started(&mut self, call: &Call, number: AttemptNumber, at: Timestamp, registry: &Registry) {
         let spec = call.spec();
         if let Route::Pool { pool, .. } = &spec.route
             && number == AttemptNumber(1)
         {
             let of = (pool.as_str(), label(&spec.tool, registry));
-            self.overview.started(of, at.since(call.in_turn_since()), ::nats::now());
+            self.figures.started(of, at.since(call.in_turn_since()), ::nats::now());
         }
     }
 
@@ -539,7 +535,7 @@ impl Ends {
         if let Some(outcome) = call.outcome() {
             let pool = if let Route::Pool { pool, .. } = &spec.route { pool.as_str() } else { "" };
             let of = (pool, label(&spec.tool, registry));
-            self.overview.ended(of, outcome, at.since(call.accepted_at()), ::nats::now());
+            self.figures.ended(of, outcome, at.since(call.accepted_at()), ::nats::now());
         }
         let Route::Pool { pool, .. } = &spec.route else {
             return OfTool::new("", label(&spec.tool, registry)).ended(call, at);

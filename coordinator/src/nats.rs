@@ -11,6 +11,7 @@ pub(crate) mod leases;
 pub(crate) mod memory;
 pub(crate) mod notifications;
 pub(crate) mod operate;
+pub(crate) mod overview;
 pub(crate) mod partitions;
 pub(crate) mod pauses;
 pub(crate) mod queues;

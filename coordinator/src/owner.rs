@@ -70,7 +70,7 @@ use crate::nats::scan::Log;
 use crate::nats::signals::Signals;
 use crate::nats::snapshots::Snapshots;
 use crate::notifications::Webhooks;
-use crate::overview::Overview;
+use crate::overview::OverviewShare;
 use crate::quotas::Quotas;
 use crate::shards::{Owned, every};
 use crate::tasks::finished;
@@ -148,7 +148,8 @@ pub(crate) struct Io {
     pub(crate) callers: Callers,
     pub(crate) quotas: Quotas,
     pub(crate) turns: TurnOrder,
-    pub(crate) overview: Overview,
+    /// Receives the figures of our shards' calls, once a second.
+    pub(crate) overview: watch::Sender<OverviewShare>,
     pub(crate) paused: watch::Receiver<Arc<Paused>>,
     pub(crate) webhooks: Webhooks,
     /// The queue of webhooks, if there are webhooks.
@@ -205,7 +206,6 @@ pub(crate) struct OwnerTask {
 pub(crate) fn new(io: Io) -> (OwnerHandle, OwnerTask) {
     let (sender, requests) = mpsc::channel(REQUESTS_MAX);
     let ledger = OwnerHandle(sender);
-    let ends = Ends::new(io.overview.clone());
     let keeper = OwnerTask {
         io,
         requests,
@@ -233,7 +233,7 @@ pub(crate) fn new(io: Io) -> (OwnerHandle, OwnerTask) {
         log_left: HashMap::new(),
         stopping: HashSet::new(),
         limited: false,
-        ends,
+        ends: Ends::default(),
         lag: Lag::default(),
     };
     (ledger, keeper)

@@ -471,10 +471,11 @@ impl Runs {
 
     /// A run as its caller may see it: the bearer of an answer token sees that call only.
     pub(crate) fn shown(&self, run: &Run) -> proto::v1::Run {
-        let mut shown = proto::convert::api::run(run);
+        let mut shown = crate::trace::run_out(run);
         if let Some(only) = self.caller.only() {
             shown.calls.retain(|call| call.call_id == only.as_str());
             shown.extra_state.clear();
+            shown.trace_id.clear();
         }
         shown
     }

@@ -31,13 +31,15 @@ use crate::nats::setup::LogOptions;
 use crate::nats::signals::Signals;
 use crate::objects::Results;
 use crate::objects::uploads::Uploads;
-use crate::overview::Overview;
+use crate::overview::{Overview, OverviewShare};
 use crate::owner::OwnerHandle;
 use crate::quotas::Quotas;
 use crate::schedules::{ScheduleTask, Schedules};
 use crate::shards::Owned;
 use crate::turns::TurnOrder;
-use crate::{Coordinator, DRAIN, Error, api, history_writer, index, monitor, nats, notifications, owner, runs};
+use crate::{
+    ConsoleOptions, Coordinator, DRAIN, Error, api, history_writer, index, monitor, nats, notifications, owner, runs,
+};
 
 /// Capacity of the channel of shards that were saved: more than can be in progress.
 const WRITTEN_MAX: usize = 2 * ::owner::SHARDS_MAX;
@@ -139,6 +141,8 @@ struct Shared {
     quotas: Quotas,
     turns: TurnOrder,
     overview: Overview,
+    /// This coordinator's share of the overview.
+    figures: watch::Sender<OverviewShare>,
     pauses: Pauses,
     schedules: Schedules,
     registry: watch::Receiver<Arc<Registry>>,
@@ -162,6 +166,8 @@ impl Shared {
             let writer = history_writer::HistoryWriter { history, journals, results, owner, owned, stuck };
             tasks.spawn(|end| writer.keep(end));
         }
+        let shares = nats::overview::Shares::new(&self.broker, self.overview.clone(), self.figures.subscribe());
+        tasks.spawn(|end| shares.keep(end));
         let records = nats::records::Records::of(&self.broker);
         tasks.spawn(|end| owner::records::serve(records, handle.clone(), self.owned.clone(), end));
         handle
@@ -184,7 +190,7 @@ impl Shared {
             callers: self.callers.clone(),
             quotas: self.quotas.clone(),
             turns: self.turns.clone(),
-            overview: self.overview.clone(),
+            overview: self.figures.clone(),
             paused: self.pauses.current.clone(),
             webhooks: webhooks.unwrap_or_default(),
             letters,
@@ -254,7 +260,12 @@ impl Shared {
     }
 
     /// The API, and its uploads in progress; starts the delivery of notifications and the firing of schedules.
-    fn api(&self, runs: runs::Runs, (is_tls, console): (bool, bool), tasks: &mut Tasks) -> (api::Api, Uploads) {
+    fn api(
+        &self,
+        runs: runs::Runs,
+        (is_tls, console): (bool, Option<ConsoleOptions>),
+        tasks: &mut Tasks,
+    ) -> (api::Api, Uploads) {
         if let Some(api::Notices { webhooks, queue }) = self.notices.clone() {
             tasks.spawn(|end| notifications::keep(webhooks, queue, self.owned.clone(), end));
         }
@@ -273,7 +284,7 @@ impl Shared {
             floor_policies: Arc::clone(&self.floor_policies),
             abandoned,
             inlined: Default::default(),
-            console,
+            console: console.map(Arc::new),
             stop: tasks.stop.clone(),
         };
         (api::Api::new(runs, parts), uploads)
@@ -334,6 +345,7 @@ impl Coordinator {
             quotas,
             turns,
             overview: Overview::default(),
+            figures: nats::overview::own_share(),
             pauses,
             schedules,
             registry,

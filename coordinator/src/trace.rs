@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use proto::names::JOB_TEMPLATE;
+use proto::v1;
 use run::limit::METADATA_BYTES_MAX;
 use run::{
     AttemptId, Call, CallError, CallIndex, CallSpec, CallState, ErrorKind, Event, Outcome, Route, Run, RunId,
@@ -29,6 +30,12 @@ pub(crate) fn carry_on(metadata: &mut BTreeMap<String, String>) {
 /// The span of the request that made a call, if it is traced.
 pub(crate) fn context(spec: &CallSpec) -> Option<SpanContext> {
     spec.metadata.get(TRACEPARENT).and_then(|text| SpanContext::sampled(text))
+}
+
+/// A run as clients see it, with the trace of its first call that is traced.
+pub(crate) fn run_out(run: &Run) -> v1::Run {
+    let trace_id = run.calls().iter().find_map(|call| context(call.spec())).map(SpanContext::trace_id);
+    v1::Run { trace_id: trace_id.unwrap_or_default(), ..proto::convert::api::run(run) }
 }
 
 fn time(at: Timestamp) -> Duration {

@@ -10,6 +10,7 @@ pub mod history;
 pub mod log;
 pub mod manifest;
 pub mod object;
+pub mod overview;
 pub mod record;
 mod requester;
 pub mod snapshot;

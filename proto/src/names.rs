@@ -140,6 +140,13 @@ pub fn heartbeat(pool: &PoolId) -> String {
 /// Heartbeats of all pools.
 pub const HEARTBEATS: &str = "ty.alive.*";
 
+/// The subject on which coordinators tell each other their shares of the overview.
+pub const OVERVIEW: &str = "ty.overview";
+/// The interval of these messages.
+pub const OVERVIEW_SHARED: Duration = Duration::from_secs(2);
+/// How long a coordinator's share counts after its last message.
+pub const OVERVIEW_LOST: Duration = Duration::from_secs(10);
+
 /// The pool of a heartbeat's subject.
 #[must_use]
 pub fn heartbeat_pool(subject: &str) -> Option<PoolId> {

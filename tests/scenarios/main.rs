@@ -83,6 +83,7 @@ mod openai_refused;
 mod options;
 mod ordering;
 mod origins;
+mod overviews;
 mod ownership;
 mod parked;
 mod partitions;

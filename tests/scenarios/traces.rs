@@ -43,6 +43,28 @@ fn only<'a>(spans: &'a [Span], name: &str) -> &'a Span {
 }
 
 #[tokio::test]
+async fn a_run_names_the_trace_of_its_calls_if_they_are_traced() {
+    let yard = Yard::start(FIXTURE).await;
+    let _worker = yard.worker().await;
+    yard.client.wait_for_tool("count").await;
+    for (flags, trace) in [("01", TRACE), ("00", "")] {
+        let traceparent = format!("00-{TRACE}-{CALLER}-{flags}");
+        let traced = v1::NewCall {
+            metadata: [("traceparent".to_owned(), traceparent)].into_iter().collect(),
+            ..count("traced", 1, 1)
+        };
+        let run = yard.client.create(vec![count("other", 1, 1), traced]).await;
+        run.watch(v1::FloorPolicy::Arrival).await.to_end().await;
+        let stored = run.get().await;
+        assert_eq!(stored.trace_id, trace, "{flags}");
+        let call = &stored.calls[0];
+        let millis = |time: &Option<prost_types::Timestamp>| time.map(|time| (time.seconds, time.nanos));
+        let times = [&call.create_time, &call.queue_time, &call.end_time].map(millis);
+        assert!(times.iter().all(Option::is_some) && times.is_sorted(), "its turn came in between: {times:?}");
+    }
+}
+
+#[tokio::test]
 async fn one_trace_holds_a_call_from_its_caller_to_both_its_attempts_though_a_worker_was_killed() {
     let collector = Collector::start().await;
     let yard = Yard::start_with(collector.of(&Fixture::new(FIXTURE))).await;

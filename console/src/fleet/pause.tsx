@@ -1,19 +1,11 @@
 // Pausing and resuming a tool or a pool.
 
-import { api, type Schemas } from "../api/client";
-import { type Poll, usePoll } from "../api/poll";
+import { api } from "../api/client";
 import { ActionButton, Text } from "../ui/basics";
 import { openReasonDialog } from "../ui/reason";
 import { announce } from "../ui/toast";
 
 export type Target = { tool: string } | { pool: string };
-
-const PAUSES_MS = 3_000;
-
-/** What is paused. Only admins may read it. */
-export function usePauses(): Poll<Schemas["ListPausesResponse"]> {
-  return usePoll((signal) => api.get("/v1/pauses", { signal }), PAUSES_MS);
-}
 
 function nameOf(target: Target): string {
   return "tool" in target ? target.tool : target.pool;

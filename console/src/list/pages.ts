@@ -6,10 +6,14 @@ import { connectionLost } from "../api/poll";
 import { type ApiError, toApiError } from "../api/problem";
 import { key } from "../api/session";
 import { pause } from "../api/watch";
+import { useCounts } from "../fleet/figures";
 
 export const ROWS_MAX = 100_000;
 export const PAGE_ROWS = 200;
+/** How often it is looked whether anything has changed. */
 const REFRESH_MS = 2_000;
+/** How often the first page is read although nothing seems to have changed: counts do not show each change of a row. */
+const UNCHANGED_MS = 10_000;
 /** Pages that are fetched in a row without a scroll, because the filter of the page leaves too few of their rows. */
 const PAGES_AT_ONCE = 50;
 
@@ -44,6 +48,11 @@ export class PagedList<Row> {
   });
   private next = "";
   private busy: Promise<void> | undefined;
+  /** The keys of `knownOf`, because those of 100,000 rows are not to be collected for each page. */
+  private known = new Set<string>();
+  private knownOf: readonly Row[] = [];
+  private wake = new AbortController();
+  private seen: string | undefined;
   private readonly stop = new AbortController();
 
   constructor(
@@ -54,10 +63,20 @@ export class PagedList<Row> {
   /** Fetches the first page again and again, until `end`. */
   async keep(): Promise<void> {
     const { signal } = this.stop;
+    signal.addEventListener("abort", () => this.wake.abort());
     while (!signal.aborted) {
       if (document.visibilityState === "visible") await this.refresh();
-      await pause(connectionLost.value === "" ? REFRESH_MS : REFRESH_MS * 2, signal);
+      // The sum of all counts tells of most changes. Without it, the page is read as often as the sum would be.
+      const wait = this.seen === undefined ? REFRESH_MS : UNCHANGED_MS;
+      this.wake = new AbortController();
+      await pause(connectionLost.value === "" ? wait : wait * 2, this.wake.signal);
     }
+  }
+
+  /** Fetches the first page soon if this is not what was seen before. `undefined`: it is not known. */
+  changed(seen: string | undefined): void {
+    if (seen !== undefined && this.seen !== undefined && seen !== this.seen) this.wake.abort();
+    this.seen = seen;
   }
 
   end(): void {
@@ -112,11 +131,13 @@ export class PagedList<Row> {
       const page = await this.fetcher(this.next, this.stop.signal);
       if (this.stop.signal.aborted) return;
       this.next = page.next;
-      const known = new Set(this.state.value.rows.map(this.keyOf));
-      const rows = [...this.state.value.rows, ...page.rows.filter((row) => !known.has(this.keyOf(row)))].slice(
-        0,
-        ROWS_MAX,
-      );
+      const { rows: old } = this.state.value;
+      // A refresh puts other rows in the place of the first ones.
+      if (this.knownOf !== old) this.known = new Set(old.map(this.keyOf));
+      const added = page.rows.filter((row) => !this.known.has(this.keyOf(row))).slice(0, ROWS_MAX - old.length);
+      for (const row of added) this.known.add(this.keyOf(row));
+      const rows = old.concat(added);
+      this.knownOf = rows;
       this.set({ rows, more: this.next !== "" && rows.length < ROWS_MAX, loading: false, error: undefined });
     } catch (error) {
       this.failed(error);
@@ -142,6 +163,9 @@ function covered(page: PageOf<unknown>): { incomplete: boolean; cutBefore: strin
 /** A list for as long as the component is shown. If one of `deps` changes, it is read again. */
 export function usePages<Row>(fetcher: Fetch<Row>, keyOf: (row: Row) => string, deps: unknown[]): PagedList<Row> {
   const list = useMemo(() => new PagedList(fetcher, keyOf), [...deps, key.value]);
+  const counts = useCounts(REFRESH_MS).value;
+  const seen = counts.error || !counts.data ? undefined : JSON.stringify(counts.data);
+  useEffect(() => list.changed(seen), [list, seen]);
   useEffect(() => {
     list.keep();
     return () => list.end();

@@ -7,7 +7,7 @@ import { address, api, send } from "../api/client";
 import { type Polled, usePoll } from "../api/poll";
 import { type ApiError, toApiError } from "../api/problem";
 import { denied, key, signOut } from "../api/session";
-import { usePauses } from "../fleet/pause";
+import { useCounts, useOverview } from "../fleet/figures";
 import { countEach, poolsOf } from "../fleet/pools";
 import { type Verified, verifyIndex } from "../fleet/verify";
 import { bytes, count, duration, parseDuration } from "../format";
@@ -53,8 +53,8 @@ function unknown<T>(name: string, polled: Polled<T>): Check {
 
 export function HealthPage() {
   const version = usePoll(readVersion, 30_000);
-  const counts = usePoll((signal) => api.get("/v1/counts", { signal }), HEALTH_MS);
-  const overview = usePoll((signal) => api.get("/v1/overview", { signal }), HEALTH_MS);
+  const counts = useCounts(HEALTH_MS);
+  const overview = useOverview(HEALTH_MS);
   const workers = usePoll(
     (signal) =>
       all(
@@ -67,8 +67,7 @@ export function HealthPage() {
     (signal) => api.get("/v1/tools", { query: { page_size: 1, include_unavailable: true }, signal }),
     HEALTH_MS,
   );
-  const pauses = usePauses();
-  const paused = pauses.value.data?.pauses ?? [];
+  const paused = overview.value.data?.pauses ?? [];
   const every = workers.value.data?.rows ?? [];
   const log = overview.value.data?.log;
   const refused = tools.value.data?.refused ?? [];
@@ -151,14 +150,14 @@ export function HealthPage() {
     });
   }
   checks.push(
-    pauses.value.data
+    overview.value.data
       ? {
           name: "Pauses",
           tone: paused.length > 0 ? "late" : "good",
           word: paused.length > 0 ? `${count(paused.length)} paused` : "none",
           detail: paused.length > 0 ? "Their calls wait; the list is below." : null,
         }
-      : unknown("Pauses", pauses.value),
+      : unknown("Pauses", overview.value),
   );
   // The list of refused tools is for admins, as that of workers is; others get an empty one.
   if (workers.value.data && tools.value.data) {
@@ -200,7 +199,7 @@ export function HealthPage() {
           </table>
         </div>
       </Panel>
-      {paused.length > 0 && <Pauses pauses={paused} onDone={pauses.refresh} />}
+      {paused.length > 0 && <Pauses pauses={paused} onDone={overview.refresh} />}
       <div class="health-columns">
         <Doctor />
         <IndexPanel />

@@ -1,7 +1,7 @@
 import type { ComponentChildren } from "preact";
 import { useMemo } from "preact/hooks";
-import { api, type Schemas } from "../api/client";
-import { usePoll } from "../api/poll";
+import type { Schemas } from "../api/client";
+import { FIGURES_MS, useCounts, useOverview } from "../fleet/figures";
 import { bytes, count, duration, parseDuration, rate } from "../format";
 import { href } from "../router";
 import "../styles/page-overview.css";
@@ -11,7 +11,6 @@ import { Spark } from "../ui/spark";
 type Overview = Schemas["GetOverviewResponse"];
 type ToolFigures = Schemas["ToolOverview"];
 
-const POLL_MS = 2_000;
 /** Parts of the window from which a rate is taken: one minute of parts of 5 seconds. */
 const RATE_PARTS = 12;
 
@@ -40,9 +39,8 @@ function partMs(overview: Overview | undefined): number {
 }
 
 export function OverviewPage() {
-  const overview = usePoll((signal) => api.get("/v1/overview", { signal }), POLL_MS).value;
-  const counts = usePoll((signal) => api.get("/v1/counts", { signal }), POLL_MS).value;
-  const pauses = usePoll((signal) => api.get("/v1/pauses", { signal }), 5_000).value;
+  const overview = useOverview(FIGURES_MS).value;
+  const counts = useCounts(FIGURES_MS).value;
   const tools = overview.data?.tools ?? [];
   const refused = overview.error?.status === 403 ? overview.error : undefined;
   return (
@@ -65,7 +63,7 @@ export function OverviewPage() {
         {!refused && (
           <div class="overview-side">
             <Pools overview={overview.data} />
-            <Pauses pauses={pauses.data?.pauses ?? []} />
+            <Pauses pauses={overview.data?.pauses ?? []} />
             <Log overview={overview.data} counts={counts.data} />
           </div>
         )}
@@ -80,7 +78,13 @@ function Health({ overview, lost }: { overview: Overview | undefined; lost: bool
   if (!overview.log?.reachable) return <Chip tone="bad">the log is not reachable</Chip>;
   if (fullness(overview) >= 0.85) return <Chip tone="bad">the log is full: new work is refused</Chip>;
   if (fullness(overview) >= 0.7) return <Chip tone="late">the log fills up</Chip>;
-  return <Chip tone="good">healthy</Chip>;
+  const { coordinators = 1 } = overview;
+  return (
+    <>
+      <Chip tone="neutral">{coordinators === 1 ? "1 coordinator" : `${count(coordinators)} coordinators`}</Chip>
+      <Chip tone="good">healthy</Chip>
+    </>
+  );
 }
 
 /** How full the log is, by bytes or by messages. */

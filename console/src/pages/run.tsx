@@ -1,8 +1,10 @@
-import { useEffect, useState } from "preact/hooks";
+import { useSignal } from "@preact/signals";
+import { useEffect, useRef, useState } from "preact/hooks";
 import { api, type Schemas } from "../api/client";
 import { type Poll, usePoll } from "../api/poll";
+import { useTraceUrl } from "../api/settings";
 import type { FloorPolicy, WatchState } from "../api/watch";
-import { count } from "../format";
+import { count, shortId } from "../format";
 import { href, route, setQuery } from "../router";
 import { CallPanel } from "../run/call-panel";
 import { CopyMenu } from "../run/copy-menu";
@@ -12,6 +14,7 @@ import type { RunModel } from "../run/model";
 import { Events, Stream } from "../run/stream";
 import "../styles/page-run.css";
 import { useShortcuts } from "../shortcuts";
+import { safeLink } from "../text/escape";
 import { ActionButton, Duration, Empty, ErrorBox, Fact, Id, StateBadge, Text, Time } from "../ui/basics";
 import { confirmDialog } from "../ui/dialog";
 import { JsonTree } from "../ui/json-tree";
@@ -23,8 +26,9 @@ const FLOORS: [FloorPolicy, string][] = [
   ["FLOOR_POLICY_INTERLEAVED", "interleaved"],
 ];
 const TABS = ["output", "events", "state"] as const;
-/** How often the run itself is fetched while it is open; its events come as they happen. */
+/** How soon the run itself is fetched after one of its events, and how often without any. */
 const FETCH_MS = 2_000;
+const UNCHANGED_MS = 30_000;
 
 export function RunPage({ runId }: { runId: string }) {
   const { query } = route.value;
@@ -35,14 +39,20 @@ export function RunPage({ runId }: { runId: string }) {
   const watching = following.state.value;
   const { model } = following;
   const isOver = watching.is === "ended";
+  const fetched = useRef({ changes: 0, at: 0 });
   const run = usePoll(
-    (signal) => api.get("/v1/runs/{run_id}", { path: { run_id: runId }, signal }),
+    (signal) => {
+      fetched.current = { changes: model.changes, at: Date.now() };
+      return api.get("/v1/runs/{run_id}", { path: { run_id: runId }, signal });
+    },
     isOver ? 60_000 : FETCH_MS,
     [runId, model.status],
+    () => fetched.current.changes !== model.changes || Date.now() - fetched.current.at >= UNCHANGED_MS,
   );
   const stored = run.value.data?.run;
   const chosen = query.get("call") ?? firstWaiting(stored) ?? model.calls.keys().next().value;
   const choose = (call: string) => setQuery({ call });
+  const unfolded = useSignal<string[]>([]);
   useShortcuts(
     [
       { keys: "]", label: "Next call", run: () => choose(beside(model, chosen, 1)) },
@@ -68,10 +78,10 @@ export function RunPage({ runId }: { runId: string }) {
         <header>
           <h2>Timeline</h2>
           <div class="aside">
-            <GanttLegend model={model} />
+            <GanttLegend model={model} stored={stored} />
           </div>
         </header>
-        <Gantt model={model} chosen={chosen} onChoose={choose} />
+        <Gantt model={model} stored={stored} chosen={chosen} onChoose={choose} unfolded={unfolded} />
       </section>
       <div class="run-columns">
         <section class="panel run-output" aria-label="Output">
@@ -179,9 +189,6 @@ function Head({ runId, model, run, watching, floor }: HeadProps) {
     announce("Cancellation stored", "good");
     run.refresh();
   };
-  const children = [...model.calls.values()].flatMap((call) =>
-    call.children.map((child) => ({ call: call.id, child })),
-  );
   return (
     <header class="run-head">
       <div class="run-title">
@@ -232,14 +239,9 @@ function Head({ runId, model, run, watching, floor }: HeadProps) {
             <Id id={stored.parent.run_id} to={href("runs", stored.parent.run_id)} />
           </Fact>
         )}
-        {children.length > 0 && (
-          <Fact name="Runs below">
-            {children.slice(0, 12).map(({ call, child }) => (
-              <span key={child} class="child-run">
-                <Text>{call}</Text> → <Id id={child} to={href("runs", child)} />
-              </span>
-            ))}
-            {children.length > 12 && `and ${children.length - 12} more`}
+        {stored?.trace_id && (
+          <Fact name="Trace">
+            <Trace id={stored.trace_id} />
           </Fact>
         )}
         {floor !== "FLOOR_POLICY_ARRIVAL" && (
@@ -248,6 +250,17 @@ function Head({ runId, model, run, watching, floor }: HeadProps) {
       </dl>
       {run.value.error && !run.value.error.isTransient && <ErrorBox error={run.value.error} />}
     </header>
+  );
+}
+
+/** The trace of a run, as a link if the coordinator knows the address of traces. */
+function Trace({ id }: { id: string }) {
+  const link = safeLink((useTraceUrl() ?? "").replaceAll("{trace_id}", id));
+  if (!link) return <Id id={id} />;
+  return (
+    <a class="id" href={link} title={id} rel="noopener noreferrer" target="_blank">
+      {shortId(id)}
+    </a>
   );
 }
 

@@ -2,7 +2,8 @@
 
 import { api, type Schemas } from "../api/client";
 import { usePoll } from "../api/poll";
-import { PauseButton, usePauses } from "../fleet/pause";
+import { FIGURES_MS, useOverview } from "../fleet/figures";
+import { PauseButton } from "../fleet/pause";
 import { Availability, hintsOf, PermissionChip } from "../fleet/tools";
 import { TryIt } from "../fleet/try";
 import { constant, duration, parseDuration, pretty } from "../format";
@@ -17,7 +18,7 @@ const TOOL_MS = 4_000;
 
 export function ToolPage({ name }: { name: string }) {
   const polled = usePoll((signal) => api.get("/v1/tools/{name}", { path: { name }, signal }), TOOL_MS, [name]);
-  const pauses = usePauses();
+  const overview = useOverview(FIGURES_MS);
   const { data, error } = polled.value;
   const tool = data?.tool;
   if (!tool) {
@@ -31,10 +32,10 @@ export function ToolPage({ name }: { name: string }) {
     );
   }
   const self = tool.alias_of || tool.name || name;
-  const pause = pauses.value.data?.pauses?.find((one) => one.tool === self);
+  const pause = overview.value.data?.pauses?.find((one) => one.tool === self);
   const refresh = () => {
     polled.refresh();
-    pauses.refresh?.();
+    overview.refresh();
   };
   return (
     <Page

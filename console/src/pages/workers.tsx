@@ -3,7 +3,8 @@
 import { all } from "../api/all";
 import { api, type Schemas } from "../api/client";
 import { usePoll } from "../api/poll";
-import { PauseButton, usePauses } from "../fleet/pause";
+import { FIGURES_MS, useOverview } from "../fleet/figures";
+import { PauseButton } from "../fleet/pause";
 import { loadsOf, type PoolRow, poolsOf } from "../fleet/pools";
 import { count } from "../format";
 import { FilterBar, TextFilter } from "../list/filters";
@@ -40,10 +41,9 @@ export function WorkersPage() {
       ),
     TOOLS_MS,
   );
-  const pauses = usePauses();
-  const overview = usePoll((signal) => api.get("/v1/overview", { signal }), WORKERS_MS);
+  const overview = useOverview(FIGURES_MS);
   const every = workers.value.data?.rows ?? [];
-  const paused = pauses.value.data?.pauses ?? [];
+  const paused = overview.value.data?.pauses ?? [];
   const pools = poolsOf(workers.value.data?.rows, tools.value.data?.rows ?? [], paused);
   const loads = loadsOf(overview.value.data);
   const shown = every.filter(
@@ -51,7 +51,7 @@ export function WorkersPage() {
   );
   const refresh = () => {
     workers.refresh();
-    pauses.refresh();
+    overview.refresh();
     tools.refresh();
   };
   const { error } = workers.value;

@@ -3,19 +3,27 @@
 import type { CallModel } from "./model";
 
 export interface Bar {
-  kind: "wait" | "delay" | "ask" | "run" | "failed" | "void" | "pause" | "speak" | "stop";
+  kind: "wait" | "queue" | "delay" | "ask" | "run" | "failed" | "void" | "pause" | "speak" | "stop";
   from: number;
   to: number;
   label: string;
 }
 
-/** The bars of a call. What is not over lasts until `until`. */
-export function barsOf(call: CallModel, until: number): Bar[] {
+/**
+ * The bars of a call. What is not over lasts until `until`. `queued`: when its turn came, which no event tells; undefined
+ * if it is not known, or has not come.
+ */
+export function barsOf(call: CallModel, until: number, queued?: number): Bar[] {
   const end = call.ended ?? until;
   const bars: Bar[] = [];
   const add = (kind: Bar["kind"], from: number, to: number, label: string) => {
     if (to > from || kind === "run" || kind === "failed" || kind === "void")
       bars.push({ kind, from, to: Math.max(from, to), label });
+  };
+  const addWait = (from: number, to: number) => {
+    const turn = queued === undefined ? to : Math.min(to, Math.max(from, queued));
+    add("wait", from, turn, "waits for its turn");
+    add("queue", turn, to, "is queued for a worker");
   };
   let at = call.opened;
   if (call.approval) {
@@ -38,13 +46,8 @@ export function barsOf(call: CallModel, until: number): Bar[] {
     return finish(call, bars, end, until);
   }
   for (const [index, attempt] of call.attempts.entries()) {
-    if (attempt.start > at)
-      add(
-        index === 0 ? "wait" : "pause",
-        at,
-        attempt.start,
-        index === 0 ? "waits for its turn and a worker" : "waits for the next attempt",
-      );
+    if (index === 0) addWait(at, attempt.start);
+    else add("pause", at, attempt.start, "waits for the next attempt");
     const to = attempt.end ?? call.attempts[index + 1]?.start ?? end;
     const worker = attempt.worker ? ` on ${attempt.worker}` : "";
     const kind = attempt.withdrawn ? "void" : attempt.error ? "failed" : "run";
@@ -56,7 +59,7 @@ export function barsOf(call: CallModel, until: number): Bar[] {
     );
     at = Math.max(at, to);
   }
-  if (call.attempts.length === 0 && end > at) add("wait", at, end, "waits for its turn and a worker");
+  if (call.attempts.length === 0) addWait(at, end);
   else if (call.attempts.length > 0 && end > at && call.attempts.at(-1)?.error)
     add("pause", at, end, "waits for the next attempt");
   return finish(call, bars, end, until);

@@ -24,7 +24,7 @@ interface Props {
   onChanged: () => void;
 }
 
-const WHY_MS = 3_000;
+const WHY_MS = 5_000;
 
 /** Why a call waits, or why it ended as it did. It is asked for again while the call is open. */
 function useWhy(runId: string, callId: string, state: string | undefined): string {

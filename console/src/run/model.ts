@@ -83,6 +83,8 @@ export class RunModel {
   ended: number | undefined;
   status: string | undefined;
   version = 0;
+  /** Counts up with each event that is no output: the run that is stored is another one. */
+  changes = 0;
   private nextKey = 0;
   private readonly terminals = new Map<string, { terminal: Terminal; shown: number }>();
 
@@ -110,6 +112,7 @@ export class RunModel {
     const data = value as Record<string, unknown>;
     const call = (data["call_id"] as string | undefined) ?? "";
     this.seen.push({ sequence: event.sequence, at, name, call, text: summary(name, data), height: 24 });
+    if (name !== "call_output") this.changes += 1;
     switch (name) {
       case "run_opened":
         this.opened = at;

@@ -5,7 +5,7 @@ import { join } from "node:path";
 import { after, before, test } from "node:test";
 import { setTimeout as sleep } from "node:timers/promises";
 import { axe, browser, open } from "./page.mjs";
-import { bash, client, coordinator, demo, dev, freePort } from "./yard.mjs";
+import { bash, client, coordinator, demo, dev, freePort, model } from "./yard.mjs";
 
 let yard;
 let engine;
@@ -236,6 +236,20 @@ test("a caller sees what its roles permit, and an expired session asks for the k
   assert.ok(await approve.isDisabled(), "the button is not disabled");
   assert.match(await approve.getAttribute("title"), /lacks the role approve/);
 
+  // A reader sees the figures of what its tenant can use, and not who paused something.
+  await api.post("/pauses", { tool: "grep", reason: "for readers" });
+  await shown.page.evaluate(() => {
+    location.hash = "#/overview";
+  });
+  await shown.page.waitForSelector("text=2 coordinators");
+  await shown.page.waitForSelector("text=for readers");
+  await shown.page.waitForSelector(".bars >> text=local");
+  await api.post("/pauses/resume", { tool: "grep" });
+  await shown.page.evaluate((to) => {
+    location.hash = to;
+  }, `#/runs/${id}`);
+  await shown.page.waitForSelector(".gantt-row");
+
   await shown.page.getByRole("button", { name: "Sign out" }).click();
   await shown.page.getByLabel("API key or token").fill(keys.approver.key);
   await shown.page.getByRole("button", { name: "Continue" }).click();
@@ -250,6 +264,57 @@ test("a caller sees what its roles permit, and an expired session asks for the k
   assert.equal(await shown.page.evaluate(() => sessionStorage.getItem("toolyard.key")), null);
   await shown.close();
   await guarded.kill("SIGTERM");
+});
+
+test("the runs that a call made are unfolded below it, as deep as they go", async () => {
+  const scripted = await model();
+  const nested = await dev(["--agents", scripted.file]);
+  const there = client(nested.url);
+  const id = await there.run([["planner", { input: "Plan a meeting" }, { call_id: "plan" }]]);
+  await there.ended(id);
+  const shown = await open(engine, nested.url, `#/runs/${id}`);
+  const timeline = shown.page.getByRole("table", { name: "Phases of the calls" });
+  await timeline.getByRole("button", { name: /^Unfold run_/ }).click();
+  const clerks = timeline.getByRole("button", { name: /^clerk/ });
+  await clerks.nth(1).waitFor();
+  await timeline
+    .getByRole("button", { name: /^Unfold run_/ })
+    .first()
+    .click();
+  const below = timeline.getByRole("button", { name: /^get_current_time/ });
+  await below.waitFor();
+  await shown.shot("run-nested-light");
+  assert.deepEqual(await axe(shown.page), []);
+  await timeline
+    .getByRole("button", { name: /^Fold run_/ })
+    .first()
+    .click();
+  await below.waitFor({ state: "detached" });
+  assert.deepEqual(shown.errors, []);
+  await shown.close();
+  await nested.stop();
+  await scripted.stop();
+});
+
+test("a traced run names its trace, as a link if the coordinator knows where traces are", async () => {
+  const trace = "4bf92f3577b34da6a3ce929d0e0e4736";
+  const metadata = { traceparent: `00-${trace}-00f067aa0ba902b7-01` };
+  const id = await api.run([bash("echo traced", { metadata })]);
+  await api.ended(id);
+  const port = await freePort();
+  const linked = await coordinator(yard.nats_url, port, ["--trace-url", "https://traces.example/t/{trace_id}?x"]);
+  for (const [url, address] of [
+    [yard.url, null],
+    [linked.url, `https://traces.example/t/${trace}?x`],
+  ]) {
+    const shown = await open(engine, url, `#/runs/${id}`);
+    const link = shown.page.locator(`.facts [title="${trace}"]`);
+    await (address ? shown.page.locator(`.facts a[href="${address}"]`) : link).waitFor();
+    assert.equal(await link.getAttribute("href"), address);
+    assert.deepEqual([shown.errors, await shown.violations()], [[], []]);
+    await shown.close();
+  }
+  await linked.kill("SIGTERM");
 });
 
 test("under a path prefix the page and its requests work", async () => {

@@ -1,11 +1,12 @@
 // Toolyard for the tests: real processes, and requests to them.
 
 import { spawn } from "node:child_process";
-import { mkdtempSync, rmSync } from "node:fs";
+import { mkdtempSync, readFileSync, rmSync, writeFileSync } from "node:fs";
 import { createServer } from "node:net";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { setTimeout as sleep } from "node:timers/promises";
+import { fileURLToPath } from "node:url";
 
 const PROGRAM = process.env.TOOLYARD_PROGRAM;
 
@@ -93,7 +94,7 @@ export async function coordinator(natsUrl, port, args = []) {
     if (answer?.ok) break;
     await sleep(50);
   }
-  return { url, kill: child.kill };
+  return { url, pid: child.pid, kill: child.kill };
 }
 
 /** A worker beside `dev`, at the same broker. It is up when the coordinator lists it. */
@@ -106,6 +107,27 @@ export async function worker(yard, pool, args) {
     await sleep(50);
   }
   return { kill: child.kill, isRunning: child.isRunning };
+}
+
+/** The scripted model of the tutorial, and the file of the agents that ask it. */
+export async function model() {
+  const examples = fileURLToPath(new URL("../../../docs/examples/agents/", import.meta.url));
+  const folder = mkdtempSync(join(tmpdir(), "console-model-"));
+  const child = start(["model", "--script", join(examples, "script.toml"), "--listen", "127.0.0.1:0", "-o", "json"]);
+  while (!child.said.out.includes("\n")) {
+    if (!child.isRunning()) throw new Error(`the model ended: ${child.said.err}`);
+    await sleep(50);
+  }
+  const { host } = new URL(JSON.parse(child.said.out.split("\n")[0]).openai);
+  const file = join(folder, "agents.toml");
+  writeFileSync(file, readFileSync(join(examples, "agents.toml"), "utf8").replaceAll("127.0.0.1:7430", host));
+  return {
+    file,
+    stop: async () => {
+      await child.kill("SIGTERM");
+      rmSync(folder, { recursive: true, force: true });
+    },
+  };
 }
 
 /** Requests to a coordinator. */

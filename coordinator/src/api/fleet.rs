@@ -198,7 +198,7 @@ fn named<T: std::str::FromStr<Err = run::InvalidId>>(field: &str, name: &str) ->
     name.parse().map_err(|error: run::InvalidId| malformed(field, &error.to_string()))
 }
 
-fn paused_out(what: Paused, record: &Word) -> v1::Pause {
+pub(super) fn paused_out(what: Paused, record: &Word) -> v1::Pause {
     let time = Some(timestamp(Timestamp(record.at_ms)));
     v1::Pause { what: Some(what), reason: record.reason.clone(), by: record.by.clone(), time }
 }

@@ -44,7 +44,10 @@ pub(crate) fn router(api: Api) -> Router {
         };
         routes.route(operation.path, answering(handler, operation.meaning.name()))
     });
-    let routes = if api.console { routes.merge(console::routes()) } else { routes };
+    let routes = match &api.console {
+        Some(options) => routes.merge(console::routes(options)),
+        None => routes,
+    };
     routes.merge(openai::routes(&api)).method_not_allowed_fallback(no_such_method).with_state(api)
 }
 

@@ -26,7 +26,7 @@ const NEEDS: [(&str, &str, Role); 43] = [
     ("FleetService", "ListPauses", Role::Admin),
     ("FleetService", "ListWorkers", Role::Admin),
     ("FleetService", "DrainWorker", Role::Admin),
-    ("FleetService", "GetOverview", Role::Admin),
+    ("FleetService", "GetOverview", Role::Read),
     ("ObjectService", "ReadObject", Role::Read),
     ("ObjectService", "CreateObject", Role::Submit),
     ("ObjectService", "CreateObjectLink", Role::Read),

@@ -1,6 +1,5 @@
 //! `toolyard.v1.ScheduleService`: schedules.
 
-use proto::convert::api;
 use proto::v1;
 
 use super::read::{malformed, new_run, reason};
@@ -8,6 +7,7 @@ use super::{Api, ApiError};
 use crate::admission::custom::CustomTools;
 use crate::admission::error::RequestError;
 use crate::runs::NewRun;
+use crate::trace::run_out;
 
 const PAGE_DEFAULT: usize = 100;
 const PAGE_MAX: usize = 500;
@@ -103,6 +103,6 @@ impl Api {
         request: v1::RunScheduleNowRequest,
     ) -> Result<v1::RunScheduleNowResponse, ApiError> {
         let run = Box::pin(self.schedules.run_now(&self.runs, &request.schedule_id, &request.request_id)).await?;
-        Ok(v1::RunScheduleNowResponse { run: Some(api::run(&run)) })
+        Ok(v1::RunScheduleNowResponse { run: Some(run_out(&run)) })
     }
 }

@@ -9,7 +9,7 @@ use super::OwnerTask;
 use crate::fleet::registry::Registry;
 use crate::metrics::{self, COUNTS, label};
 use crate::nats::journal::stored_bytes;
-use crate::overview::Standing;
+use crate::overview::{OverviewShare, Standing};
 
 /// Calls of one tool in one pool.
 #[derive(Debug, Default)]
@@ -172,7 +172,8 @@ impl OwnerTask {
         COUNTS.erasures.set(f64::from(erasures));
         COUNTS.client_calls.set(f64::from(tallies.client_calls));
         COUNTS.approvals.set(f64::from(tallies.approvals));
-        COUNTS.log_lag.set(self.lag.worst(Instant::now()).as_secs_f64());
+        let lag = self.lag.worst(Instant::now());
+        COUNTS.log_lag.set(lag.as_secs_f64());
         let now = ::nats::now();
         let each = |value: fn(&Tally, Timestamp) -> f64| {
             let tools = tallies.tools.iter().flat_map(|(pool, tools)| tools.iter().map(move |tool| (pool, tool)));
@@ -184,7 +185,7 @@ impl OwnerTask {
         metrics::RUNNING.replace(each(|tally, _| f64::from(tally.running)));
         metrics::QUEUE_AGE
             .replace(each(|tally, now| tally.oldest.map_or(0.0, |oldest| now.since(oldest).as_secs_f64())));
-        self.io.overview.stand(tallies.standing(), now);
+        self.share_figures(tallies, (shards, runs), lag, now);
         let turns = self.io.turns.by_priority();
         let turns = turns.iter().flat_map(|(pool, calls)| {
             let levels = [Priority::Low, Priority::Normal, Priority::High].into_iter().zip(*calls);
@@ -208,6 +209,24 @@ impl OwnerTask {
         let paused = self.io.paused.borrow();
         metrics::POOL_PAUSED.replace(paused.pools().map(|(pool, _)| (vec![pool.as_str()], 1.0)));
         metrics::TOOL_PAUSED.replace(paused.tools().map(|(tool, _)| (vec![tool.as_str()], 1.0)));
+    }
+
+    /// Publishes this coordinator's share of the overview.
+    fn share_figures(&mut self, tallies: &Tallies, (shards, runs): (u32, u32), lag: Duration, now: Timestamp) {
+        let (newest_part, tools) = self.ends.figures.share(tallies.standing(), now);
+        self.io.overview.send_modify(|share| {
+            *share = OverviewShare {
+                coordinator: std::mem::take(&mut share.coordinator),
+                leaving: false,
+                shards,
+                runs_open: u64::from(runs),
+                waiting_for_client: u64::from(tallies.client_calls),
+                awaiting_approval: u64::from(tallies.approvals),
+                lag_ms: u64::try_from(lag.as_millis()).unwrap_or(u64::MAX),
+                newest_part,
+                tools,
+            };
+        });
     }
 }
 

@@ -315,6 +315,12 @@ impl Call {
         self.in_turn_since
     }
 
+    /// When its job was first stored.
+    #[must_use]
+    pub fn dispatched_at(&self) -> Option<Timestamp> {
+        self.dispatched_at
+    }
+
     /// No attempt has counted yet.
     #[must_use]
     pub fn is_untried(&self) -> bool {

@@ -129,9 +129,9 @@ impl Party {
         let inbox = format!("{}.>", self.inbox());
         match self {
             Self::Coordinator => {
-                [&inbox, names::HEARTBEATS, names::QUESTIONS, names::FILE_QUESTIONS, names::RECORD_QUESTIONS]
-                    .map(str::to_owned)
-                    .to_vec()
+                let questions = [names::QUESTIONS, names::FILE_QUESTIONS, names::RECORD_QUESTIONS];
+                let all = [&inbox, names::HEARTBEATS, names::OVERVIEW].into_iter().chain(questions);
+                all.map(str::to_owned).collect()
             }
             Self::Observer => vec![inbox, names::HEARTBEATS.to_owned()],
             Self::Operator => vec![inbox],
@@ -202,6 +202,7 @@ fn coordinator() -> Vec<String> {
         names::STREAM_SUBJECTS.to_owned(),
         object::SUBJECTS.to_owned(),
         format!("{}.stop.*", names::NAMESPACE),
+        names::OVERVIEW.to_owned(),
         format!("{REPLIES_TO_OTHER_ACCOUNTS}>"),
         // It listens to itself.
         format!("{}.>", Party::Coordinator.inbox()),

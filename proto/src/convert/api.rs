@@ -71,7 +71,7 @@ pub fn error_kind(call: &Call) -> v1::CallErrorKind {
     }
 }
 
-/// A run in its current state.
+/// A run in its current state, without its trace.
 #[must_use]
 pub fn run(run: &Run) -> v1::Run {
     v1::Run {
@@ -87,6 +87,7 @@ pub fn run(run: &Run) -> v1::Run {
         extra_state: fields_out(&run.extra_state()),
         erase_time: run.erase_at().map(timestamp),
         parent: run.parent().map(parent_out),
+        trace_id: String::new(),
     }
 }
 
@@ -123,6 +124,7 @@ pub fn call(call: &Call) -> v1::Call {
         last_error: last_error.map(error_out),
         outcome: outcome_of(call),
         create_time: Some(timestamp(call.accepted_at())),
+        queue_time: call.dispatched_at().map(timestamp),
         end_time: match call.state() {
             CallState::Ended(ended) => Some(timestamp(ended.at)),
             _ => None,

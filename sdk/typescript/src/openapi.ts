@@ -240,7 +240,7 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** @description Gets figures of the last minutes from the memory of this coordinator: calls that wait and run, ends, times, workers, and the log. It reads neither the log nor the index, so it takes the same time however many runs there are. */
+        /** @description Gets figures of the last minutes from the memory of all coordinators: calls that wait and run, ends, times, workers, pauses and the log. It reads neither the log nor the index, so it takes the same time however many runs there are. */
         get: operations["GetOverview"];
         put?: never;
         post?: never;
@@ -1098,6 +1098,11 @@ export interface components {
             pool?: string;
             /** @description Its priority, that of its run included; NORMAL if not set. */
             priority?: components["schemas"]["Priority"];
+            /**
+             * Format: date-time
+             * @description When its turn came, and it was queued for the workers of its pool; not set if it was not.
+             */
+            queue_time?: string;
             /** @description The run in which it is executed again; empty if it was not redriven. */
             redriven_run_id?: string;
             /** @description Its tool's results may be the answer to the user; see `return_direct` of Run. */
@@ -1825,37 +1830,44 @@ export interface components {
          * @enum {string}
          */
         FloorPolicy: "FLOOR_POLICY_UNSPECIFIED" | "FLOOR_POLICY_ARRIVAL" | "FLOOR_POLICY_SUBMISSION" | "FLOOR_POLICY_INTERLEAVED";
-        /** @description Figures of a coordinator. Those of calls are about the runs of its own shards: add them up over the coordinators. */
+        /** @description Figures of all coordinators, as they told each other at most 2 seconds ago. A caller of a tenant gets the tools and pools that the tenant can use, with the calls of all tenants there. */
         GetOverviewResponse: {
             /**
              * Format: uint64
-             * @description Calls of its shards that await approval.
+             * @description Calls that await approval.
              */
             awaiting_approval?: number;
+            /**
+             * Format: uint32
+             * @description Coordinators whose figures these are. One that has not been heard of for 10 seconds is left out.
+             */
+            coordinators?: number;
             /** @description The log. */
             log?: components["schemas"]["LogOverview"];
+            /** @description Paused tools, then pools, by their names. A caller of a tenant does not see who paused them. */
+            pauses?: components["schemas"]["Pause"][];
             /** @description All pools, by their names. */
             pools?: components["schemas"]["PoolOverview"][];
             /**
              * Format: uint64
-             * @description Runs of its shards that have not ended.
+             * @description Runs that have not ended. Like the next two, not set for a caller of a tenant; CountRuns counts those of the tenant.
              */
             runs_open?: number;
             /**
              * Format: uint32
-             * @description Shards that this coordinator owns, of 16.
+             * @description Shards that these coordinators own, of 16 for each partition of the log. The calls of others are not in the figures.
              */
             shards?: number;
             /**
              * Format: date-time
-             * @description When they were read.
+             * @description When they were added up: at most a second ago.
              */
             time?: string;
             /** @description Tools whose calls wait or run, or ended in the window; at most 1000 pairs of a tool and a pool. */
             tools?: components["schemas"]["ToolOverview"][];
             /**
              * Format: uint64
-             * @description Calls of its shards that wait for their client.
+             * @description Calls that wait for their client.
              */
             waiting_for_client?: number;
             /**
@@ -3033,6 +3045,8 @@ export interface components {
             status?: components["schemas"]["RunStatus"];
             /** @description Its tenant; empty if none was given. */
             tenant?: string;
+            /** @description The trace of its first call that is traced, in 32 hexadecimal digits; empty if none is. */
+            trace_id?: string;
         };
         /** @description A run accepts no more calls. */
         RunClosed: Record<string, never>;

@@ -12,6 +12,8 @@ use axum::routing::get;
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
 use sha2::{Digest as _, Sha256};
 
+use super::routes::text_response;
+use crate::ConsoleOptions;
 use crate::api::Api;
 
 /// The files by their paths, as `coordinator/build.rs` found them. A path that ends in `.gz` is another one,
@@ -44,9 +46,11 @@ static BY_PATH: LazyLock<HashMap<&str, File>> = LazyLock::new(|| {
     files.collect()
 });
 
-pub(super) fn routes() -> Router<Api> {
+pub(super) fn routes(options: &ConsoleOptions) -> Router<Api> {
+    let settings = serde_json::json!({ "trace_url": options.trace_url }).to_string();
     Router::new()
         .route("/console", get(redirect))
+        .route("/console/settings.json", get(|| async move { self::settings(settings) }))
         .route("/console/", get(|headers: HeaderMap| async move { file(INDEX, &headers) }))
         .route(
             "/console/{*path}",
@@ -64,6 +68,14 @@ pub(super) fn has(path: &str) -> bool {
 async fn redirect() -> Response {
     let mut response = empty(StatusCode::TEMPORARY_REDIRECT);
     response.headers_mut().insert(header::LOCATION, HeaderValue::from_static("console/"));
+    response
+}
+
+/// What the page cannot know by itself.
+fn settings(json: String) -> Response {
+    let mut response = text_response(json);
+    add_protection(response.headers_mut());
+    response.headers_mut().insert(header::CACHE_CONTROL, HeaderValue::from_static("no-cache"));
     response
 }
 

@@ -63,6 +63,9 @@ use owner::{Expected, Known};
 /// How often a command is decided again because another writer appended first.
 const DECISIONS_MAX: usize = 16;
 
+/// For how long new runs of a coordinator go to the same partition, in milliseconds: longer than a short call takes.
+const PARTITION_TURN_MS: u64 = 50;
+
 /// Bytes of the arguments of a call that is added to a run and checked on the serving thread.
 const QUICK_ARGUMENTS_MAX: usize = 4 * 1024;
 
@@ -87,6 +90,8 @@ pub(crate) struct Parts {
     pub(crate) erase_after: Duration,
     /// Calls may name only tools that their run attached.
     pub(crate) attached_only: bool,
+    /// Differs between coordinators, so that their runs are not all in the same partition at a time.
+    pub(crate) turn_offset: u64,
 }
 
 /// Commands on runs in the name of a caller. Cheap to clone.
@@ -232,11 +237,13 @@ impl Runs {
 
     /// A shard of a partition that takes runs, and of ours, so that submitting, watching and the effects in between
     /// stay in one process. Any shard of such a partition if we own none, and any shard at all if there is no such
-    /// partition.
+    /// partition. Partitions take turns: entries that are stored together in one cost the broker less than as many in
+    /// several.
     fn pick_shard(&self) -> Shard {
         let (ours, open) = (self.owned.borrow().shards(), self.journals.open_to_runs());
         let choices = [ours.intersection(open), open, ours, self.journals.shards()];
         let shards = choices.into_iter().find(|shards| !shards.is_empty()).unwrap_or_default();
+        let shards = shards.in_turn(self.turn_offset + ::nats::now().0 / PARTITION_TURN_MS);
         shards.iter().nth(rand::random_range(0..shards.len().max(1))).unwrap_or(Shard(0))
     }
 

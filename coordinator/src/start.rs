@@ -256,6 +256,7 @@ impl Shared {
             signals: self.signals.clone(),
             erase_after,
             attached_only,
+            turn_offset: u64::from(rand::random::<u32>()),
         })
     }
 

@@ -7,6 +7,9 @@ use run::{Partition, Shard};
 /// The largest number of shards: the number of a shard is one byte.
 pub const SHARDS_MAX: usize = Partition::MAX * Partition::SHARDS as usize;
 const WORDS: usize = SHARDS_MAX / u64::BITS as usize;
+/// Bits of a partition in a word.
+const SHARDS_EACH: usize = Partition::SHARDS as usize;
+const PARTITIONS_PER_WORD: usize = u64::BITS as usize / SHARDS_EACH;
 
 /// A set of shards, a bit for each.
 #[derive(Clone, Copy, PartialEq, Eq, Default)]
@@ -70,9 +73,31 @@ impl ShardSet {
         self
     }
 
+    /// The shards of one of its partitions, each of which has its turn. All shards if they are of one partition.
+    #[must_use]
+    pub fn in_turn(self, turn: u64) -> Self {
+        let bits = |partition: usize| {
+            let place = partition % PARTITIONS_PER_WORD * SHARDS_EACH;
+            self.0[partition / PARTITIONS_PER_WORD] & (((1 << SHARDS_EACH) - 1) << place)
+        };
+        let mut present = (0..Partition::MAX).filter(|partition| bits(*partition) != 0);
+        let count = present.clone().count().max(1);
+        let chosen = usize::try_from(turn % count as u64).ok().and_then(|turn| present.nth(turn));
+        let mut shards = Self::default();
+        if let Some(partition) = chosen {
+            shards.0[partition / PARTITIONS_PER_WORD] = bits(partition);
+        }
+        shards
+    }
+
     /// The shards in ascending order.
     pub fn iter(self) -> impl Iterator<Item = Shard> {
-        (0..=u8::MAX).map(Shard).filter(move |shard| self.contains(*shard))
+        let words = self.0.into_iter().enumerate();
+        words.flat_map(|(word, bits)| {
+            std::iter::successors(Some(bits), |bits| Some(bits & bits.wrapping_sub(1)))
+                .take_while(|bits| *bits != 0)
+                .filter_map(move |bits| u8::try_from(word * 64 + bits.trailing_zeros() as usize).ok().map(Shard))
+        })
     }
 }
 
@@ -122,7 +147,12 @@ impl Claims {
     /// All claimed shards, including those that are being released.
     #[must_use]
     pub fn claimed(&self) -> ShardSet {
-        (0..=u8::MAX).map(Shard).filter(|shard| self.revision(*shard).is_some()).collect()
+        let mut claimed = ShardSet::default();
+        for (word, revisions) in claimed.0.iter_mut().zip(self.revisions.chunks_exact(64)) {
+            let bits = revisions.iter().enumerate().map(|(bit, revision)| u64::from(*revision != 0) << bit);
+            *word = bits.sum();
+        }
+        claimed
     }
 
     /// The shards that are being released.
@@ -175,5 +205,19 @@ mod tests {
         assert_eq!(all.intersection(others), others);
         assert_eq!(others.union(all), all);
         assert!(all.without(all).is_empty());
+        assert_eq!(all.iter().collect::<Vec<_>>(), (0..=u8::MAX).map(Shard).collect::<Vec<_>>());
+        let few = [0, 1, 63, 64, 130, 255].map(Shard);
+        assert_eq!(few.into_iter().collect::<ShardSet>().iter().collect::<Vec<_>>(), few);
+    }
+
+    #[test]
+    fn each_partition_of_a_set_has_its_turn_and_no_other_has() {
+        let shards: ShardSet = [3, 4, 70, 255].map(Shard).into_iter().collect();
+        let turns: Vec<Vec<u8>> =
+            (0..4).map(|turn| shards.in_turn(turn).iter().map(|shard| shard.0).collect()).collect();
+        assert_eq!(turns, [vec![3, 4], vec![70], vec![255], vec![3, 4]]);
+        let first = ShardSet::first(16);
+        assert_eq!([first.in_turn(0), first.in_turn(u64::MAX)], [first; 2]);
+        assert!(ShardSet::default().in_turn(7).is_empty());
     }
 }

@@ -26,7 +26,7 @@ const DRAIN_S: u64 = 2;
 /// With a history: messages of each partition of the log, and the part of them that runs which have ended may take. A
 /// storm stores so many within a minute, so runs leave the log, and those that are open for longer are carried.
 const LOG_MESSAGES: u64 = 400_000;
-const TAIL_PERCENT: u8 = 2;
+const TAIL_PERCENT: u8 = 1;
 /// Workers of each package.
 const PACKAGE_WORKERS: usize = 2;
 /// How long after its end a run is erased that is not to be stored; the default of the product.

@@ -303,6 +303,31 @@ async fn a_bucket_keeps_runs_and_a_coordinator_that_is_killed_is_replaced_by_one
     assert!(keys.iter().any(|key| key.contains("/shards/")), "{keys:?}");
 }
 
+#[tokio::test]
+async fn a_run_that_is_too_large_to_be_in_memory_at_once_is_written_in_pieces_and_read_as_before() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let yard = Yard::start_with(fixture(folder.path())).await;
+    let _worker = yard.worker().await;
+    let arguments = json!({ "label": "x".repeat(1000), "pieces": 3000, "every_ms": 0 });
+    let calls = ["a", "b"].map(|id| call(id, "count", arguments.clone())).to_vec();
+    let request = v1::CreateRunRequest { calls, ..v1::CreateRunRequest::default() };
+    let large = create(&yard.client, request).await.expect("accepted");
+    let (events, before) = (watch(&large, None).await, get(&yard.client, &large.id).await.expect("it is there"));
+    let ended = last(&yard).await;
+    fill(&yard.client, ENOUGH).await;
+    until_gone(&yard, ended).await;
+    let id: RunId = large.id.parse().expect("a run id");
+    let stored = history(folder.path()).run(id, nats::now()).await.expect("it is there").expect("it has the run");
+    assert!(stored.parts > 8 && stored.messages.is_empty(), "{} parts", stored.parts);
+    assert_eq!(get(&yard.client, &large.id).await.expect("the history has it"), before);
+    assert_eq!(watch(&large, None).await, events);
+    let by_id = v1::EraseRunsRequest { run_id: large.id.clone(), ..v1::EraseRunsRequest::default() };
+    assert_eq!(erase(&yard.client, by_id).await, 1);
+    until("it can still be read", || async { get(&yard.client, &large.id).await.is_err() }).await;
+    let part = history(folder.path()).part(id, stored.parts).await;
+    assert!(matches!(part, Err(::history::HistoryError::Damaged(_))), "its parts are erased too");
+}
+
 /// What doctor finds of the history.
 async fn examined(yard: &Yard, history: &History) -> Vec<(Level, String)> {
     let findings = coordinator::examine(&yard.broker.url(), &nats::Credentials::default(), Some(history)).await;

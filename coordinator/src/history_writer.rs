@@ -282,8 +282,8 @@ impl HistoryWriter {
         }
     }
 
-    /// Copies the objects to which results of the run refer. If one cannot be read, the run is written later, or without
-    /// it.
+    /// Copies the objects to which results of the run refer. If one cannot be read, the run is written later, or
+    /// without it.
     async fn copy_objects(&self, run: &Run) -> Result<(), WriteError> {
         for content in run.calls().iter().filter_map(|call| call.outcome()).flat_map(contents) {
             let Content::Object(object) = content else { continue };

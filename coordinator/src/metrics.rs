@@ -559,7 +559,7 @@ mod tests {
     fn the_reference_of_metrics_is_current() {
         telemetry::metrics::check_reference(
             "coordinator",
-            &[&METRICS[..], &schedules::METRICS, &tenants::METRICS, &hooks::METRICS].concat(),
+            &[&METRICS[..], &schedules::METRICS, &tenants::METRICS, &hooks::METRICS, &history::METRICS].concat(),
         );
     }
 }

@@ -4,6 +4,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use ::history::{History, HistoryLocation};
+use coordinator::Level;
 use futures::StreamExt as _;
 use harness::{Bucket, Client, Fixture, Http, Run, Shards, Yard, call, reason};
 use proto::v1::{self, FloorPolicy, RunEvent};
@@ -300,4 +301,92 @@ async fn a_bucket_keeps_runs_and_a_coordinator_that_is_killed_is_replaced_by_one
     assert_eq!(watch(&later.through(&client), None).await, events);
     let keys = bucket.keys("history/").await;
     assert!(keys.iter().any(|key| key.contains("/shards/")), "{keys:?}");
+}
+
+#[tokio::test]
+async fn a_run_that_is_too_large_to_be_in_memory_at_once_is_written_in_pieces_and_read_as_before() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let yard = Yard::start_with(fixture(folder.path())).await;
+    let _worker = yard.worker().await;
+    let arguments = json!({ "label": "x".repeat(1000), "pieces": 3000, "every_ms": 0 });
+    let calls = ["a", "b"].map(|id| call(id, "count", arguments.clone())).to_vec();
+    let request = v1::CreateRunRequest { calls, ..v1::CreateRunRequest::default() };
+    let large = create(&yard.client, request).await.expect("accepted");
+    let (events, before) = (watch(&large, None).await, get(&yard.client, &large.id).await.expect("it is there"));
+    let ended = last(&yard).await;
+    fill(&yard.client, ENOUGH).await;
+    until_gone(&yard, ended).await;
+    let id: RunId = large.id.parse().expect("a run id");
+    let stored = history(folder.path()).run(id, nats::now()).await.expect("it is there").expect("it has the run");
+    assert!(stored.parts > 8 && stored.messages.is_empty(), "{} parts", stored.parts);
+    assert_eq!(get(&yard.client, &large.id).await.expect("the history has it"), before);
+    assert_eq!(watch(&large, None).await, events);
+    let by_id = v1::EraseRunsRequest { run_id: large.id.clone(), ..v1::EraseRunsRequest::default() };
+    assert_eq!(erase(&yard.client, by_id).await, 1);
+    until("it can still be read", || async { get(&yard.client, &large.id).await.is_err() }).await;
+    let part = history(folder.path()).part(id, stored.parts).await;
+    assert!(matches!(part, Err(::history::HistoryError::Damaged(_))), "its parts are erased too");
+}
+
+/// What doctor finds of the history.
+async fn examined(yard: &Yard, history: &History) -> Vec<(Level, String)> {
+    let findings = coordinator::examine(&yard.broker.url(), &nats::Credentials::default(), Some(history)).await;
+    let of_history = findings.into_iter().filter(|finding| finding.what.starts_with("history"));
+    of_history.map(|finding| (finding.level, format!("{}: {}", finding.what, finding.found))).collect()
+}
+
+#[tokio::test]
+async fn doctor_says_whether_the_history_can_be_written_and_how_far_it_goes() {
+    let outer = tempfile::tempdir().expect("a folder");
+    let folder = outer.path().join("here");
+    let yard = Yard::start_with(fixture(&folder)).await;
+    let _worker = yard.worker().await;
+    let runs = fill(&yard.client, 20).await;
+    until_written(&folder, &runs).await;
+    let found = examined(&yard, &history(&folder)).await;
+    assert_eq!(found.iter().map(|(level, _)| *level).collect::<Vec<_>>(), [Level::Ok; 3], "{found:#?}");
+    assert!(found[1].1.contains("the oldest was created 0 days ago"), "{found:#?}");
+    let away = history(&folder);
+    std::fs::rename(&folder, outer.path().join("aside")).expect("moved");
+    std::fs::write(&folder, b"").expect("a file in its place");
+    let found = examined(&yard, &away).await;
+    assert!(found.iter().any(|(level, what)| *level == Level::Fail && what.starts_with("history: ")), "{found:#?}");
+}
+
+async fn covered(client: &Client) -> v1::IndexCoverage {
+    let counted = client.index.clone().count_runs(v1::CountRunsRequest::default()).await;
+    counted.expect("the index answers").into_inner().coverage.expect("it says what it has")
+}
+
+async fn is_listed(client: &Client, run: &str) -> bool {
+    let request = v1::ListRunsRequest { tenant: "acme".to_owned(), ..v1::ListRunsRequest::default() };
+    let listed = client.index.clone().list_runs(request).await.expect("the index answers").into_inner();
+    listed.runs.iter().any(|listed| listed.run_id == run)
+}
+
+#[tokio::test]
+async fn an_index_in_redis_that_is_rebuilt_says_from_when_runs_of_the_history_are_missing() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let store = local::Store::start(|_| {}).await.expect("a store starts");
+    let yard = Yard::start_with(fixture(folder.path()).with_redis(&store.url())).await;
+    let _worker = yard.worker().await;
+    let old = v1::CreateRunRequest { tenant: "acme".to_owned(), ..request("order 7") };
+    let old = create(&yard.client, old).await.expect("accepted");
+    watch(&old, None).await;
+    let ended = last(&yard).await;
+    fill(&yard.client, ENOUGH).await;
+    until_gone(&yard, ended).await;
+    assert!(is_listed(&yard.client, &old.id).await);
+    assert_eq!(covered(&yard.client).await, v1::IndexCoverage { complete: true, cut_before: None });
+
+    let redis = redis::Client::open(store.url()).expect("an address");
+    let mut redis = redis.get_multiplexed_async_connection().await.expect("the store answers");
+    redis::cmd("FLUSHALL").query_async::<()>(&mut redis).await.expect("it is emptied");
+    let is_rebuilt = || async {
+        let is_cut = covered(&yard.client).await;
+        is_cut.complete && is_cut.cut_before.is_some()
+    };
+    until("the index is not rebuilt, or does not say what it lacks", is_rebuilt).await;
+    assert!(!is_listed(&yard.client, &old.id).await, "it is in the history alone");
+    get(&yard.client, &old.id).await.expect("the history has it");
 }

@@ -79,6 +79,10 @@ struct Arguments {
     /// Partitions of the log. Those after the first are added when the faults begin.
     #[arg(long, default_value_t = 1)]
     partitions: usize,
+    /// Runs leave the log soon after their end, and are kept in a history, which is taken away again and again. Some
+    /// readers come when the log does not have their runs any more, and runs that wait are carried.
+    #[arg(long)]
+    history: bool,
     #[arg(long, default_value_t = 4)]
     workers: usize,
     /// Workers in Python too: the interpreter of an environment in which the package `toolyard` is installed.
@@ -91,7 +95,7 @@ struct Arguments {
     #[arg(
         long,
         value_delimiter = ',',
-        default_value = "worker,coordinator,broker,store,coordinator-link,worker-link,client-link"
+        default_value = "worker,coordinator,broker,store,coordinator-link,worker-link,client-link,history"
     )]
     parts: Vec<Part>,
     /// How long it is quiet between faults, in percent of the usual. The usual keeps some part broken at most moments.
@@ -106,6 +110,11 @@ struct Arguments {
 }
 
 impl Arguments {
+    /// The parts that there are.
+    fn struck(&self) -> Vec<Part> {
+        self.parts.iter().copied().filter(|part| self.history || *part != Part::History).collect()
+    }
+
     fn packages(&self) -> anyhow::Result<Vec<Package>> {
         let python = self.python.as_deref().map(Package::python);
         let node = self.node.as_deref().map(Package::node);
@@ -124,7 +133,7 @@ fn main() -> anyhow::Result<ExitCode> {
 
 fn print_schedule(arguments: &Arguments) -> anyhow::Result<ExitCode> {
     let mut out = std::io::stdout().lock();
-    for lane in schedule::lanes(&Seed::new(arguments.seed), &arguments.parts, arguments.brokers) {
+    for lane in schedule::lanes(&Seed::new(arguments.seed), &arguments.struck(), arguments.brokers) {
         writeln!(out, "{}", lane.name)?;
         for fault in lane.quiet(arguments.quiet).take(SCHEDULE_PRINTED) {
             writeln!(out, "  {fault}")?;
@@ -139,7 +148,8 @@ async fn torture(arguments: &Arguments) -> anyhow::Result<ExitCode> {
     let languages: Vec<Language> =
         std::iter::once(Language::Rust).chain(packages.iter().map(|package| package.language)).collect();
     let Arguments { brokers, coordinators, workers, .. } = *arguments;
-    let world = Arc::new(World::start(&Size { brokers, coordinators, workers, packages }, folder.path()).await?);
+    let size = Size { brokers, coordinators, workers, packages, has_history: arguments.history };
+    let world = Arc::new(World::start(&size, folder.path()).await?);
     let door = replicas::Replicas::new(&world.doors())?;
     let load = Arc::new(Load { door, effects: folder.path().join("effects"), languages });
     for address in world.addresses() {
@@ -209,7 +219,7 @@ async fn storm(world: &Arc<World>, load: &Arc<Load>, arguments: &Arguments, tall
     let (sender, mut words) = mpsc::channel(WORDS_MAX);
     let stop = CancellationToken::new();
     let mut hands = JoinSet::new();
-    for lane in schedule::lanes(&seed, &arguments.parts, arguments.brokers) {
+    for lane in schedule::lanes(&seed, &arguments.struck(), arguments.brokers) {
         let (world, sender, stop) = (Arc::clone(world), sender.clone(), stop.clone());
         let lane = lane.quiet(arguments.quiet);
         hands.spawn(async move { world.torment(lane, sender, stop).await });
@@ -264,6 +274,7 @@ struct Flight {
     began: Instant,
     lasts: Duration,
     languages: Vec<Language>,
+    has_history: bool,
     permits: Arc<Semaphore>,
 }
 
@@ -271,8 +282,8 @@ impl Flight {
     fn new(arguments: &Arguments, seed: &Seed, began: Instant, languages: Vec<Language>) -> Self {
         let lasts_s = arguments.duration.unwrap_or((arguments.calls / CALLS_PER_S).max(STORM_S_MIN));
         let (lasts, permits) = (Duration::from_secs(lasts_s), Arc::new(Semaphore::new(arguments.in_flight)));
-        let calls = arguments.calls;
-        Self { seed: seed.clone(), calls, asked: 0, number: 0, began, lasts, languages, permits }
+        let (calls, has_history) = (arguments.calls, arguments.history);
+        Self { seed: seed.clone(), calls, asked: 0, number: 0, began, lasts, languages, has_history, permits }
     }
 
     fn is_over(&self) -> bool {
@@ -286,6 +297,7 @@ impl Flight {
         tokio::time::sleep_until(due).await;
         let permit = Arc::clone(&self.permits).acquire_owned().await?;
         let plan = Plan::new(&self.seed, self.number).spread(&self.languages);
+        let plan = if self.has_history { plan.lasting() } else { plan };
         self.number += 1;
         self.asked += u64::try_from(plan.calls.len()).unwrap_or(1);
         Ok((plan, permit))

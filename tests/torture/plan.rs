@@ -13,6 +13,12 @@ use crate::seed::Seed;
 /// broker stands still most of the time.
 pub(crate) const LONG: Duration = Duration::from_secs(600);
 
+/// What lasts longer with a history is drawn from a seed of its own, too.
+const LASTING: u64 = 1 << 41;
+/// How much later some readers come then: their runs have left the log.
+const LATER_MS: std::ops::Range<u64> = 60_000..150_000;
+/// How long some questions wait then: their runs are carried.
+const WAITING_MS: std::ops::Range<u64> = 45_000..90_000;
 /// The languages of the calls are drawn from a seed of their own.
 const LANGUAGES: u64 = 1 << 40;
 
@@ -155,6 +161,24 @@ impl Plan {
         for call in self.calls.iter_mut().filter(|call| call.work.is_in_every_language()) {
             call.language = languages.get(seed.index(languages.len())).copied().unwrap_or(Language::Rust);
         }
+        self
+    }
+
+    /// For a log that runs leave soon: some questions are answered late, and some readers come late. The rest of the
+    /// plan stays as it was, except that a call is not redriven whose run may have left the log.
+    pub(crate) fn lasting(mut self) -> Self {
+        let mut seed = self.seed.of(LASTING);
+        for call in self.calls.iter_mut().filter(|call| call.timeout.is_none()) {
+            if let Work::Ask { answer_after: Some(wait) } = &mut call.work
+                && seed.chance(25)
+            {
+                *wait = seed.ms(WAITING_MS);
+            }
+        }
+        if self.is_kept && seed.chance(20) {
+            self.late_after = seed.ms(LATER_MS);
+        }
+        self.redrives = false;
         self
     }
 
@@ -367,6 +391,16 @@ mod tests {
             assert!(plans.iter().any(|plan| is_wanted(&plan)), "{has_request_id} {is_kept}");
         }
         assert!(plans.iter().any(|plan| plan.redrives));
+    }
+
+    #[test]
+    fn with_a_history_some_questions_and_some_readers_take_long() {
+        let plans: Vec<Plan> = (0..2_000).map(|number| Plan::new(&Seed::new(1), number).lasting()).collect();
+        let long = Duration::from_millis(WAITING_MS.start);
+        let waits = |call: &PlannedCall| matches!(call.work, Work::Ask { answer_after: Some(wait) } if wait >= long);
+        assert!(plans.iter().filter(|plan| plan.calls.iter().any(waits)).count() > 10);
+        let late = plans.iter().filter(|plan| plan.late_after >= Duration::from_millis(LATER_MS.start));
+        assert!(late.clone().count() > 100 && late.clone().all(|plan| plan.is_kept));
     }
 
     #[test]

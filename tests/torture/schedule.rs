@@ -26,13 +26,15 @@ pub(crate) enum Part {
     WorkerLink,
     /// The connections of all clients to one coordinator.
     ClientLink,
+    /// The store of the history, with `--history`.
+    History,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) enum Blow {
     /// SIGKILL.
     Kill,
-    /// SIGSTOP for longer than a lease, then SIGCONT: a zombie comes back.
+    /// SIGSTOP for longer than a lease, then SIGCONT: a zombie comes back. The store of the history is taken away.
     Pause,
     /// SIGTERM, an orderly end, and a new one in its place.
     Terminate,
@@ -131,6 +133,7 @@ pub(crate) fn lanes(seed: &Seed, parts: &[Part], brokers: usize) -> Vec<Lane> {
         lane("links of coordinators", Part::CoordinatorLink, holds, 5_000..20_000, HOLD_MS),
         lane("links of workers", Part::WorkerLink, holds, 5_000..20_000, HOLD_MS),
         lane("links of clients", Part::ClientLink, holds, 5_000..20_000, 1_000..8_000),
+        lane("history", Part::History, &[Pause], 10_000..40_000, PAUSE_MS),
     ];
     let lanes = lanes.into_iter().zip(0..).map(|(lane, number)| Lane { seed: seed.of(number), ..lane });
     lanes.filter(|lane| parts.contains(&lane.part)).collect()
@@ -157,7 +160,7 @@ impl Iterator for Lane {
         let is_long = !is_first && self.seed.chance(LONG_PAUSES);
         let down_ms = match (blow, self.part) {
             (Blow::Pause, Part::Worker) if is_long => LONG_PAUSE_MS,
-            (Blow::Pause, Part::Broker) if is_long => STALL_MS,
+            (Blow::Pause, Part::Broker | Part::History) if is_long => STALL_MS,
             (Blow::Pause, _) => PAUSE_MS,
             (Blow::Stall, _) if is_first => FIRST_STALL_MS,
             (_, Part::CoordinatorLink | Part::WorkerLink) if is_long => STALL_MS,
@@ -179,7 +182,7 @@ impl Iterator for Lane {
 mod tests {
     use super::*;
 
-    const ALL: [Part; 7] = [
+    const ALL: [Part; 8] = [
         Part::Worker,
         Part::Coordinator,
         Part::Broker,
@@ -187,6 +190,7 @@ mod tests {
         Part::CoordinatorLink,
         Part::WorkerLink,
         Part::ClientLink,
+        Part::History,
     ];
 
     fn first(seed: u64, count: usize) -> Vec<Vec<Fault>> {
@@ -218,6 +222,7 @@ mod tests {
             (Part::CoordinatorLink, Blow::HoldBoth),
             (Part::WorkerLink, Blow::HoldAnswers),
             (Part::ClientLink, Blow::HoldAnswers),
+            (Part::History, Blow::Pause),
         ] {
             assert!(faults.iter().any(|fault| fault.part == part && fault.blow == blow), "{blow:?} {part:?}");
         }

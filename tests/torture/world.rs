@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use anyhow::{Context as _, ensure};
 use harness::{Direction, Proxy};
+use rustix::fs::{CWD, RenameFlags, renameat_with};
 use rustix::process::Signal;
 use tokio::io::AsyncWriteExt as _;
 use tokio::sync::{Mutex, mpsc};
@@ -22,6 +23,10 @@ pub(crate) const POOL: &str = "main";
 const SLOTS: u32 = 384;
 /// How long a worker that is told to stop lets its calls end before it gives them back.
 const DRAIN_S: u64 = 2;
+/// With a history: messages of each partition of the log, and the part of them that runs which have ended may take. A
+/// storm stores so many within a minute, so runs leave the log, and those that are open for longer are carried.
+const LOG_MESSAGES: u64 = 400_000;
+const TAIL_PERCENT: u8 = 1;
 /// Workers of each package.
 const PACKAGE_WORKERS: usize = 2;
 /// How long after its end a run is erased that is not to be stored; the default of the product.
@@ -72,6 +77,8 @@ pub(crate) struct World {
     addresses: Vec<SocketAddr>,
     /// The clients' way to each coordinator.
     doors: Vec<Proxy>,
+    /// The folder of the history, if there is one.
+    history: Option<PathBuf>,
 }
 
 /// How many of each, and where they come from.
@@ -82,6 +89,8 @@ pub(crate) struct Size {
     pub(crate) workers: usize,
     /// Each has some more workers.
     pub(crate) packages: Vec<Package>,
+    /// Runs leave the log soon, and are kept in a history.
+    pub(crate) has_history: bool,
 }
 
 impl World {
@@ -90,6 +99,7 @@ impl World {
         let fixture = fixture()?;
         let brokers = Brokers::start(size.brokers).await?;
         let store = local::Store::start(|line| eprintln!("{line}")).await?;
+        let history = size.has_history.then(|| folder.join("runs"));
         let slot = |part, index: usize, links: Vec<Proxy>, (program, arguments): (PathBuf, Vec<String>)| {
             let log = folder.join(format!("{part:?}-{index}.log").to_lowercase());
             let filter = std::env::var("TOOLYARD_LOG").unwrap_or_else(|_| "info".to_owned());
@@ -101,6 +111,13 @@ impl World {
                 ("TOOLYARD_DURABILITY", durability),
                 ("TOOLYARD_ERASE_AFTER", ERASE_AFTER.as_secs().to_string()),
             ]);
+            if let Some(history) = &history {
+                environment.extend([
+                    ("TOOLYARD_HISTORY", format!("file://{}", history.display())),
+                    ("TOOLYARD_LOG_MAX_MESSAGES", LOG_MESSAGES.to_string()),
+                    ("TOOLYARD_TAIL_PERCENT", TAIL_PERCENT.to_string()),
+                ]);
+            }
             let launch = Launch { program, arguments, environment, log };
             Slot { part, index, launch, links, process: Mutex::new(None) }
         };
@@ -125,7 +142,8 @@ impl World {
             }
         }
         let (brokers, store) = (Mutex::new(brokers), Mutex::new(store));
-        let world = Self { folder: folder.to_owned(), brokers, store, coordinators, workers, addresses, doors };
+        let world =
+            Self { folder: folder.to_owned(), brokers, store, coordinators, workers, addresses, doors, history };
         for slot in world.slots() {
             *slot.process.lock().await = Some(slot.launch.start().await?);
         }
@@ -199,6 +217,10 @@ impl World {
             }
             Part::CoordinatorLink => strike_link(&self.coordinators, fault).await,
             Part::WorkerLink => strike_link(&self.workers, fault).await,
+            Part::History => {
+                self.withhold_history(fault.lasts).await?;
+                0
+            }
             Part::ClientLink => {
                 let index = fault.pick % self.doors.len().max(1);
                 hold(self.doors.get(index..=index).unwrap_or_default(), fault).await;
@@ -206,6 +228,19 @@ impl World {
             }
         };
         Ok((fault.part, index))
+    }
+
+    /// Takes the files of the history away, so that nothing can be read or written there.
+    async fn withhold_history(&self, lasts: Duration) -> anyhow::Result<()> {
+        let folder = self.history.as_deref().context("there is a history only with --history")?;
+        // A file in its place. Exchanged, so that nobody makes a folder in between.
+        let (here, aside) = (folder.join("history"), folder.join("aside"));
+        std::fs::write(&aside, b"")?;
+        let exchange = || renameat_with(CWD, &here, CWD, &aside, RenameFlags::EXCHANGE);
+        exchange().context("the history was written by now")?;
+        tokio::time::sleep(lasts).await;
+        exchange()?;
+        Ok(std::fs::remove_file(&aside)?)
     }
 
     /// Restarts processes that ended without a fault.
@@ -257,7 +292,8 @@ impl World {
                 | Part::Store
                 | Part::CoordinatorLink
                 | Part::WorkerLink
-                | Part::ClientLink => "coordinator",
+                | Part::ClientLink
+                | Part::History => "coordinator",
             };
             let held: &mut u64 = held.entry(kind).or_default();
             *held = most.max(*held);

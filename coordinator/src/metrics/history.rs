@@ -44,8 +44,8 @@ pub(super) static STUCK: Family<Gauge> = Family::new(
 .exported_as("toolyard.history.shards_stuck", "{shard}");
 pub(super) static LOST: Family<Counter> = Family::new(
     "toolyard_history_lost_total",
-    "What the history will not have: an `object` of a result that could not be read, a `run` that could not be read for \
-    4 h, or a `carried` run, for which the bucket of carried runs had no room.",
+    "What the history will not have: an `object` of a result that could not be read, a `run` that could not be read \
+    for 4 h, or a `carried` run, for which the bucket of carried runs had no room.",
     &["what"],
 )
 .exported_as("toolyard.history.lost", "{item}");

@@ -1,5 +1,5 @@
-//! Runs of a shard that the history cannot take as they are. For a while they keep the shard waiting, because what cannot
-//! be read may come back; then they are stored with less, or left out.
+//! Runs of a shard that the history cannot take as they are. For a while they keep the shard waiting, because what
+//! cannot be read may come back; then they are stored with less, or left out.
 
 use std::collections::BTreeMap;
 use std::time::Duration;

@@ -212,7 +212,9 @@ impl RedisStore {
         loop {
             let mut pipeline = pipe();
             let script = pipeline.cmd("EVAL").arg(PRUNE_SET).arg(1).arg(set).arg(&from).arg(&end).arg(PRUNE_MEMBERS);
-            expired.moments().for_each(|moment| drop(script.arg(Key::at(moment).to_string())));
+            for moment in expired.moments() {
+                script.arg(Key::at(moment).to_string());
+            }
             let (last,): (Option<String>,) = self.one(&pipeline).await?;
             let Some(last) = last else { return Ok(()) };
             from = format!("({last}");

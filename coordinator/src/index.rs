@@ -9,6 +9,7 @@
 //! by compare-and-set. So a store that lost its content, or was given another, is detected, and the shard is read
 //! again.
 
+mod expired;
 pub(crate) mod filter;
 mod memory;
 pub(crate) mod projector;
@@ -26,6 +27,7 @@ use owner::SHARDS_MAX;
 use proto::v1::{CallState, RunStatus};
 use run::{CallIndex, RunId, Shard, TenantId, Timestamp, ToolName};
 
+use self::expired::Expired;
 use self::filter::{Ask, CallFilter, Coverage, Key, Page, Place, RunFilter};
 use self::memory::Memory;
 pub(crate) use self::rebuild::RebuildError;
@@ -267,14 +269,14 @@ impl Index {
         }
     }
 
-    /// Forgets runs created before a moment: the log no longer holds them. In Redis they stay if the history has them.
-    async fn prune(&self, before: Timestamp) -> Result<(), Unavailable> {
+    /// Forgets runs that the log no longer holds. In Redis they stay if the history has them.
+    async fn prune(&self, expired: &Expired) -> Result<(), Unavailable> {
         match self {
             Self::Memory(memory) => {
-                memory.prune(before);
+                memory.prune(expired);
                 Ok(())
             }
-            Self::Redis(redis) => redis.prune(before).await,
+            Self::Redis(redis) => redis.prune(expired).await,
         }
     }
 

@@ -49,6 +49,7 @@ use self::census::Census;
 use self::erasure::InProgress;
 use self::notifications::{Posted, add_notifications};
 use self::shard::ShardTask;
+use self::slots::Limited;
 use self::surroundings::Surroundings;
 use self::takeover::{Joined, Taken, Written};
 use self::tally::Lag;
@@ -197,8 +198,7 @@ pub(crate) struct OwnerTask {
     log_left: HashMap<TenantId, u64>,
     /// Calls that are being cancelled because their tenant is beyond its part of the log.
     stopping: HashSet<(RunId, CallIndex)>,
-    /// Whether a limit of concurrent calls exists for a tenant or tool, so that running calls are counted.
-    limited: bool,
+    limited: Limited,
     ends: Ends,
     lag: Lag,
 }
@@ -232,7 +232,7 @@ pub(crate) fn new(io: Io) -> (OwnerHandle, OwnerTask) {
         heard: Vec::new(),
         log_left: HashMap::new(),
         stopping: HashSet::new(),
-        limited: false,
+        limited: Limited::default(),
         ends: Ends::default(),
         lag: Lag::default(),
     };
@@ -396,7 +396,7 @@ impl OwnerTask {
         let before =
             if traces { self.owner.run(id).and_then(|known| trace::before(&known.run, &entry.events)) } else { None };
         self.heard.clear();
-        let world = Surroundings::new(&self.io, &self.owner, self.limited);
+        let world = Surroundings::new(&self.io, self.limited);
         let open = match self.owner.handle_entry(id, entry, &mut self.heard, ::nats::now(), &world) {
             Applied::Ignored | Applied::Unread => return,
             Applied::Closed => {
@@ -434,7 +434,7 @@ impl OwnerTask {
         }
         let is_final = run.status().is_final();
         let matters = self.heard.iter().any(|heard| !matches!(heard, Fact::Output { .. }));
-        let freed = self.limited && leads && matters && self.see_running(id);
+        let freed = self.limited.is_on && leads && matters && self.see_running(id);
         if is_beyond {
             self.stop_output(id, entry);
         }
@@ -489,7 +489,7 @@ impl OwnerTask {
     fn close(&mut self, id: RunId) -> Option<OpenRun> {
         let open = self.owner.close(id)?;
         self.io.turns.forget_run(&open.known.run);
-        self.io.quotas.forget_waiting(id);
+        self.io.quotas.forget_waiting(&open.known.run);
         self.io.quotas.ended(id, open.known.run.tenant());
         Some(open)
     }

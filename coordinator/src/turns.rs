@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use owner::turns::{CallKey, Claim, Lane, LaneId, Position, Tenant, Ticket, Turns, part};
+use owner::turns::{CallKey, Claim, Lane, LaneId, Position, Tenant, Ticket, Turns, room};
 use run::{Call, CallIndex, CallSpec, CallState, PoolId, Priority, Route, Run, RunId, Shard, TenantId, Timestamp};
 use tokio::sync::{oneshot, watch};
 
@@ -230,22 +230,20 @@ impl TurnOrder {
         let mut state = self.state();
         state.turns.forget_late(::nats::now());
         let lanes: Vec<(Lane, LaneId)> = state.turns.lanes().map(|(name, lane)| (name.clone(), lane)).collect();
+        let waiting = waiting(&state.turns);
         for (name, lane) in lanes {
             let room = self.room(&state, &name, Some(lane), registry);
-            state.turns.set_room(lane, room);
+            let State { turns, others, .. } = &mut *state;
+            turns.set_room(lane, room);
+            if let (Some(own), Some(others)) = (waiting.get(&name.pool), others.get(&name.pool)) {
+                turns.set_shares(lane, own, others);
+            }
         }
     }
 
     /// Calls that wait in each pool, by tenant, for the other coordinators.
     pub(crate) fn waiting(&self) -> BTreeMap<PoolId, BTreeMap<Tenant, u32>> {
-        let state = self.state();
-        let mut all: BTreeMap<PoolId, BTreeMap<Tenant, u32>> = BTreeMap::new();
-        for (name, lane) in state.turns.lanes() {
-            for (tenant, calls) in state.turns.demand(lane) {
-                *all.entry(name.pool.clone()).or_default().entry(tenant.clone()).or_default() += calls;
-            }
-        }
-        all
+        waiting(&self.state().turns)
     }
 
     /// Stores what waits at the other coordinators.
@@ -312,10 +310,9 @@ impl TurnOrder {
             (owned.shards().len() as u64, owned.of_all() as u64)
         };
         let by_shards = u32::try_from((u64::from(slots) * shards).div_ceil(all)).unwrap_or(u32::MAX).max(1);
-        let Some(others) = state.others.get(&name.pool) else { return by_shards };
         let own = lane.into_iter().flat_map(|lane| state.turns.demand(lane));
         let own = own.map(|(tenant, calls)| (tenant.clone(), calls)).collect();
-        part(slots, &own, others, |tenant| self.weight(tenant.as_ref())).max(by_shards)
+        room((slots, by_shards), &own, state.others.get(&name.pool), |tenant| self.weight(tenant.as_ref()))
     }
 
     fn ticket(&self, run: &Run, call: &Call, lane: LaneId) -> Ticket {
@@ -336,6 +333,16 @@ pub(crate) fn claim(callers: &Callers, run: &Run, call: &Call) -> Claim {
     let tenant = run.tenant();
     let (weight, priority) = (weight(callers, tenant), run.priority_of(call));
     Claim { tenant: tenant.cloned(), weight, priority, since: call.in_turn_since() }
+}
+
+fn waiting(turns: &Turns) -> BTreeMap<PoolId, BTreeMap<Tenant, u32>> {
+    let mut all: BTreeMap<PoolId, BTreeMap<Tenant, u32>> = BTreeMap::new();
+    for (name, lane) in turns.lanes() {
+        for (tenant, calls) in turns.demand(lane) {
+            *all.entry(name.pool.clone()).or_default().entry(tenant.clone()).or_default() += calls;
+        }
+    }
+    all
 }
 
 fn key(run: &Run, call: &Call) -> CallKey {

@@ -252,6 +252,22 @@ async fn calls_of_a_higher_priority_come_first_at_the_limit_of_their_tenant() {
 }
 
 #[tokio::test]
+async fn a_call_that_waits_for_calls_which_it_made_keeps_no_slot_from_them() {
+    let file = format!("{}[quotas.bound]\nrunning_calls = 1\n", caller("bound"));
+    let yard = Guarded::start(Fixture::new(FIXTURE), Callers::new(&file)).await;
+    let bound = yard.client("bound");
+    bound.wait_for_tool("sleep").await;
+    let blocked = Blocked::slots(&bound, 1).await;
+    let other = create(&bound, sleeping(1, "", Priority::High)).await;
+    let parent = v1::ParentCall { run_id: blocked.runs[0].id.clone(), call_id: "blocks".to_owned() };
+    let made = v1::CreateRunRequest { parent: Some(parent), ..sleeping(1, "", Priority::Low) };
+    completed_at(&create(&bound, made).await).await;
+    assert_eq!(other.get().await.calls[0].state(), CallState::Accepted, "no call made it");
+    blocked.release();
+    completed_at(&other).await;
+}
+
+#[tokio::test]
 async fn what_is_not_handed_out_is_cancelled_without_a_job_and_held_by_a_pause() {
     let yard = Yard::start(FIXTURE).await;
     let _worker = yard.worker_with_slots(1).await;

@@ -103,7 +103,7 @@ async fn a_pool_that_was_paused_before_is_paused_in_a_new_partition_until_it_is_
     let _worker = yard.worker().await;
     pauses::pause(&yard.client, What::Pool("main".to_owned())).await;
     add_partitions(&yard.broker.url(), 2).await;
-    until_paused(&yard.broker.url(), true).await;
+    until_paused(&yard.broker.url(), "ty-log-1", true).await;
     let (begun, mut runs, mut seen) = (tokio::time::Instant::now(), Vec::new(), BTreeSet::new());
     while seen.len() < 2 {
         let run = yard.client.create(vec![call("c", "echo", json!({ "text": "later" }))]).await;
@@ -117,24 +117,54 @@ async fn a_pool_that_was_paused_before_is_paused_in_a_new_partition_until_it_is_
         assert!([CallState::Accepted, CallState::Queued].contains(&state), "{}: {state:?}", run.id);
     }
     pauses::resume(&yard.client, resume_request::What::Pool("main".to_owned())).await;
-    until_paused(&yard.broker.url(), false).await;
+    until_paused(&yard.broker.url(), "ty-log-1", false).await;
     for run in runs {
         check::whole(&run.watch(FloorPolicy::Arrival).await.to_end().await, true);
     }
 }
 
-/// Waits until the queue of the pool in the second partition is paused, or is not.
-async fn until_paused(url: &str, paused: bool) {
+/// Waits until the queue of the pool in a partition is paused, or is not.
+async fn until_paused(url: &str, stream: &str, paused: bool) {
     let context = async_nats::jetstream::new(async_nats::connect(url).await.expect("the broker is there"));
     let begun = tokio::time::Instant::now();
     loop {
-        let queue: Result<PullConsumer, _> = context.get_consumer_from_stream("pool-main", "ty-log-1").await;
+        let queue: Result<PullConsumer, _> = context.get_consumer_from_stream("pool-main", stream).await;
         if queue.is_ok_and(|queue| queue.cached_info().paused == paused) {
             return;
         }
         assert!(begun.elapsed() < PATIENCE, "the queue does not follow");
         tokio::time::sleep(Duration::from_millis(100)).await;
     }
+}
+
+#[tokio::test]
+async fn the_queues_follow_a_pause_of_which_only_the_record_was_stored() {
+    let yard = Yard::start(FIXTURE).await;
+    let _worker = yard.worker().await;
+    let nats = async_nats::connect(yard.broker.url()).await.expect("the broker is there");
+    let context = async_nats::jetstream::new(nats);
+    // As a coordinator does that dies before it has told the queue.
+    let records = context.get_key_value("ty-pauses").await.expect("the bucket is there");
+    let record = json!({ "by": "", "reason": "it dies then", "at_ms": 1 }).to_string();
+    records.put("pool.main", record.into()).await.expect("it is stored");
+    until_paused(&yard.broker.url(), "ty-log", true).await;
+    let run = yard.client.create(vec![call("c", "echo", json!({ "text": "later" }))]).await;
+    assert_eq!(run.get().await.calls[0].attempts, 0);
+    records.delete("pool.main").await.expect("it is removed");
+    until_paused(&yard.broker.url(), "ty-log", false).await;
+    check::whole(&run.watch(FloorPolicy::Arrival).await.to_end().await, true);
+}
+
+#[tokio::test]
+async fn a_pause_is_recorded_although_the_queue_is_not_there_and_the_next_queue_is_paused() {
+    let yard = Yard::start(FIXTURE).await;
+    let _worker = yard.worker().await;
+    let nats = async_nats::connect(yard.broker.url()).await.expect("the broker is there");
+    let log = async_nats::jetstream::new(nats).get_stream("ty-log").await.expect("it is there");
+    log.delete_consumer("pool-main").await.expect("it is there");
+    pauses::pause(&yard.client, What::Pool("main".to_owned())).await;
+    let listed = yard.client.fleet.clone().list_pauses(proto::v1::ListPausesRequest::default()).await;
+    assert_eq!(listed.expect("they are listed").into_inner().pauses.len(), 1);
 }
 
 #[tokio::test]
@@ -203,6 +233,30 @@ async fn a_partition_without_a_leader_stops_its_own_runs_and_new_ones_go_to_the_
     }
     cluster.nodes_mut()[second].restart().await.expect("it comes back");
     until_spread(&client, 2).await;
+}
+
+#[tokio::test]
+async fn calls_with_a_limit_go_on_after_a_takeover_that_a_lost_partition_holds_up() {
+    let mut cluster = Cluster::start(|_| {}).await.expect("a cluster starts");
+    let fixture = Fixture::new(FIXTURE).with("TOOLYARD_DURABILITY", "standard");
+    let mut first = fixture.coordinator(&cluster.url()).await;
+    let client = Client::connect(first.address()).await;
+    let _worker = fixture.worker(&cluster.url(), "main", 16).await;
+    client.wait_for_tool("scarce").await;
+    add_partitions(&cluster.url(), 2).await;
+    until_spread(&client, 2).await;
+    let second = only_copy(&cluster).await;
+    cluster.nodes_mut()[second].kill().await;
+    first.kill().await;
+    let other = fixture.coordinator(&cluster.url()).await;
+    let client = Client::connect(other.address()).await;
+    client.wait_for_tool("scarce").await;
+    let folder = tempfile::tempdir().expect("a folder");
+    let scarce = |id: &str| call(id, "scarce", json!({ "path": folder.path().join("log"), "name": id, "for_ms": 1 }));
+    let run = client.create(["a", "b", "c"].map(scarce).to_vec()).await;
+    assert_eq!(partition_of(&run.id), Partition::FIRST, "the other one has no leader");
+    let events = run.watch(FloorPolicy::Arrival).await.to_end().await;
+    assert!(check::outcomes(&events).values().all(|outcome| outcome.state() == CallState::Completed));
 }
 
 /// Leaves one copy of the second partition, and returns the node that has it.

@@ -8,6 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use owner::SHARDS_MAX;
 use run::{CallIndex, Partition, RunId, Shard, Timestamp};
 
+use super::expired::Expired;
 use super::filter::{Ask, CallFilter, Coverage, Created, Key, Page, Place, RunFilter};
 use super::{Counts, Summary, Watermark, Watermarks, is_complete};
 
@@ -137,16 +138,20 @@ impl Memory {
         }
     }
 
-    /// Forgets runs that the log no longer holds: those that ended before this moment.
-    pub(super) fn prune(&self, before: Timestamp) {
+    /// Forgets runs that the log no longer holds: those that ended before the moment of their partition.
+    pub(super) fn prune(&self, expired: &Expired) {
         let mut runs = self.runs();
-        let end = Key::at(before);
-        let is_over = |run: &Summary| run.has_ended() && run.last_end().is_none_or(|ended| ended < before);
+        let (least, most) = expired.bounds();
+        let end = Key::at(most);
+        let is_over = |run: &Summary| {
+            let has_left = |ended| ended < expired.of(run.id);
+            expired.has(run.id) && run.has_ended() && run.last_end().is_none_or(has_left)
+        };
         let old = runs.all.range(..end).filter(|(_, run)| is_over(run));
         let old: Vec<Key> = old.map(|(key, _)| *key).collect();
-        let cut = Some(before).filter(|_| runs.beside_history && !old.is_empty());
+        let cut = Some(most).filter(|_| runs.beside_history && !old.is_empty());
         old.into_iter().for_each(|key| runs.remove(key));
-        let is_known = |cut: &Timestamp| *cut > before || runs.beside_history;
+        let is_known = |cut: &Timestamp| *cut > least || runs.beside_history;
         runs.cut_before = runs.cut_before.filter(is_known).max(cut);
     }
 

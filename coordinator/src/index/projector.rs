@@ -6,17 +6,16 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use owner::SHARDS_MAX;
-use run::{Entry, Fact, Partition, Run, RunId, Timestamp};
+use run::{Entry, Fact, Partition, Run, RunId};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
+use super::expired::Expired;
 use super::rebuild::{CaughtUp, Rebuild, RebuildError};
 use super::summary::{Summary, changes, changes_ended};
 use super::{Index, Unavailable, Watermark};
-use crate::nats::journal::Journals;
 use crate::nats::scan::Log;
-use crate::nats::setup::RETENTION;
 use crate::shards::{Owned, every};
 
 /// Several changes of a run within this time are one write.
@@ -204,7 +203,7 @@ impl ProjectorTask {
                     self.tell(checked);
                 }
                 _ = prune.tick() => {
-                    let pruned = self.index.prune(expired(&self.log.journals)).await;
+                    let pruned = self.index.prune(&Expired::now(&self.log.journals)).await;
                     self.tell(pruned);
                 }
             }
@@ -406,11 +405,6 @@ fn warn_lost(shards: usize) {
     if shards > 0 {
         tracing::warn!(shards, "the store of the index lost data; rebuilding it from the log");
     }
-}
-
-/// Runs created before this moment are not in the log any more.
-pub(super) fn expired(journals: &Journals) -> Timestamp {
-    ::nats::now().before(RETENTION).max(journals.oldest().before(run::NEVER_OPENED_AFTER))
 }
 
 fn interval(every: Duration) -> tokio::time::Interval {

@@ -32,6 +32,7 @@ use proto::v1::RunStatus;
 use run::{Partition, RunId, Shard, Timestamp};
 
 use self::link::Link;
+use crate::index::expired::Expired;
 use crate::index::filter::{Coverage, Key};
 use crate::index::summary::Summary;
 use crate::index::{Listed, Unavailable, Watermark, Watermarks, is_complete};
@@ -47,6 +48,9 @@ pub(super) const SETS: &str = "ty:sets";
 pub(super) const TOOLS: &str = "ty:tools";
 const FROM: &str = "ty:from";
 const PRUNE: &str = include_str!("redis/prune.lua");
+const PRUNE_SET: &str = include_str!("redis/prune_set.lua");
+/// Members that one call of the script looks at.
+const PRUNE_MEMBERS: usize = 1000;
 const ERASE: &str = include_str!("redis/erase.lua");
 const LATEST: &str = include_str!("redis/latest.lua");
 /// Old runs that are open, or ended lately: they stay in the sets. Beyond this number the newest are listed no more.
@@ -177,26 +181,31 @@ impl RedisStore {
         self.one(pipe().cmd("SET").arg(LOG).arg(log).ignore()).await
     }
 
-    /// Removes runs that were created before this moment from the sets, but for those that are open, or ended lately.
+    /// Removes runs that the log does not hold any more from the sets, but for those that are open, or ended lately.
     /// With a history they stay for longer, except in the set of parked calls: only the log has what redriving needs.
-    pub(crate) async fn prune(&self, before: Timestamp) -> Result<(), Unavailable> {
+    pub(crate) async fn prune(&self, expired: &Expired) -> Result<(), Unavailable> {
+        let (least, most) = expired.bounds();
         let (sets,): (Vec<String>,) = self.one(pipe().cmd("SMEMBERS").arg(SETS)).await?;
-        let left_log = format!("({}", Key::at(before));
-        let end = match self.listed {
-            Some(_) => format!("({}", Key::at(::nats::now().before(self.kept()))),
-            None => left_log.clone(),
-        };
+        let (of_all, of_some) = (format!("({}", Key::at(least)), format!("({}", Key::at(most)));
+        let kept_from = self.listed.map(|_| format!("({}", Key::at(::nats::now().before(self.kept()))));
         let mut old = pipe();
-        old.cmd("ZRANGEBYLEX").arg(OLD).arg("-").arg(&end).arg("LIMIT").arg(0).arg(OLD_MAX);
+        let end = kept_from.as_ref().unwrap_or(&of_some);
+        old.cmd("ZRANGEBYLEX").arg(OLD).arg("-").arg(end).arg("LIMIT").arg(0).arg(OLD_MAX);
         for set in [RunStatus::InProgress, RunStatus::RequiresAction].map(sets::of_status) {
-            old.cmd("ZRANGEBYLEX").arg(set).arg("-").arg(&left_log).arg("LIMIT").arg(0).arg(OLD_MAX);
+            old.cmd("ZRANGEBYLEX").arg(set).arg("-").arg(&of_some).arg("LIMIT").arg(0).arg(OLD_MAX);
         }
         let old: Vec<Vec<String>> = self.one(&old).await?;
-        let old: BTreeSet<Key> = old.iter().flatten().filter_map(|place| place.parse().ok()).collect();
+        let old = old.iter().flatten().filter_map(|place| place.parse().ok());
+        let old: BTreeSet<Key> = old.filter(|key: &Key| key.run_id().is_some_and(|run| expired.has(run))).collect();
 
+        if least < most {
+            for set in sets.iter().filter(|set| kept_from.is_none() || *set == sets::PARKED) {
+                self.prune_set(set, expired, (least, most)).await?;
+            }
+        }
         let mut pipeline = pipe();
         for set in sets {
-            let end = if set == sets::PARKED { &left_log } else { &end };
+            let end = kept_from.as_ref().filter(|_| set != sets::PARKED).unwrap_or(&of_all);
             pipeline.cmd("ZREMRANGEBYLEX").arg(set).arg("-").arg(end).ignore();
         }
         pipeline.cmd("EVAL").arg(PRUNE).arg(2).arg(SETS).arg(TOOLS).ignore();
@@ -213,6 +222,27 @@ impl RedisStore {
             self.write(&found.into_iter().flatten().collect::<Vec<_>>()).await?;
         }
         Ok(())
+    }
+
+    /// Removes members of a set between two moments that have left their partition.
+    async fn prune_set(
+        &self,
+        set: &str,
+        expired: &Expired,
+        (least, most): (Timestamp, Timestamp),
+    ) -> Result<(), Unavailable> {
+        let end = format!("({}", Key::at(most));
+        let mut from = format!("[{}", Key::at(least));
+        loop {
+            let mut pipeline = pipe();
+            let script = pipeline.cmd("EVAL").arg(PRUNE_SET).arg(1).arg(set).arg(&from).arg(&end).arg(PRUNE_MEMBERS);
+            for moment in expired.moments() {
+                script.arg(Key::at(moment).to_string());
+            }
+            let (last,): (Option<String>,) = self.one(&pipeline).await?;
+            let Some(last) = last else { return Ok(()) };
+            from = format!("({last}");
+        }
     }
 
     /// Deletes our keys, a part at a time, because the server may hold other data.
@@ -288,9 +318,13 @@ mod tests {
     use crate::index::summary::CallSummary;
 
     fn run(age: Duration, status: RunStatus) -> Arc<Summary> {
+        run_in(Shard(0), age, status)
+    }
+
+    fn run_in(shard: Shard, age: Duration, status: RunStatus) -> Arc<Summary> {
         let created = ::nats::now().before(age);
         let uuid = uuid::Builder::from_unix_timestamp_millis(created.0, &rand::random()).into_uuid();
-        let id = RunId::new(Shard(0), uuid);
+        let id = RunId::new(shard, uuid);
         let deadline = created.after(run::limit::RUN_LIFE_MAX);
         let (open, tenant, schedule, calls) = (false, None, None, Vec::new());
         Arc::new(Summary { id, sequence: 7, status, open, created, deadline, tenant, schedule, calls })
@@ -311,13 +345,13 @@ mod tests {
         let [old, young] = [20, 1].map(|age| run(hours(age), RunStatus::Completed));
         store.write(&[&waiting, &crosses, &old, &young].map(Arc::clone)).await.expect("written");
         for _ in 0..2 {
-            store.prune(::nats::now().before(hours(10))).await.expect("it can be pruned");
+            store.prune(&Expired::at(&[::nats::now().before(hours(10))])).await.expect("it can be pruned");
             assert_eq!(listed_now(&store).await, [young.id, crosses.id, waiting.id]);
         }
         // It ended, and was forgotten a while later.
         let ended = Summary { status: RunStatus::Completed, sequence: 8, ..(*waiting).clone() };
         store.write(&[Arc::new(ended)]).await.expect("written");
-        store.prune(::nats::now().before(hours(10))).await.expect("it can be pruned");
+        store.prune(&Expired::at(&[::nats::now().before(hours(10))])).await.expect("it can be pruned");
         assert_eq!(listed_now(&store).await, [young.id, crosses.id]);
         let (left,): (u64,) = store.one(pipe().cmd("ZCARD").arg(OLD)).await.expect("it is there");
         assert_eq!(left, 0);
@@ -348,7 +382,7 @@ mod tests {
         let waiting = Summary { status: RunStatus::RequiresAction, ..(*parked(60)).clone() };
         store.write(&[&gone, &old, &young, &Arc::new(waiting.clone())].map(Arc::clone)).await.expect("written");
         for _ in 0..2 {
-            store.prune(::nats::now().before(hours(20))).await.expect("it can be pruned");
+            store.prune(&Expired::at(&[::nats::now().before(hours(20))])).await.expect("it can be pruned");
             assert_eq!(listed_now(&store).await, [young.id, old.id, waiting.id]);
             let of_parked = CallFilter { parked: true, ..CallFilter::default() };
             let page = store.list_calls(&of_parked, Ask { behind: None, size: 10 }).await.expect("it is there");
@@ -363,5 +397,23 @@ mod tests {
         assert_eq!(store.coverage().await.expect("it is there").cut_before, Some(late));
         store.wipe().await.expect("emptied");
         assert_eq!(store.coverage().await.expect("it is there").cut_before, None);
+    }
+
+    #[tokio::test]
+    async fn runs_leave_the_lists_when_they_have_left_their_partition_and_not_when_others_did() {
+        let server = local::Store::start(|_| {}).await.expect("a store starts");
+        let store = RedisStore::new(&server.url(), None).expect("an address");
+        let hours = |hours: u64| Duration::from_secs(3600 * hours);
+        let of = |shard, age| run_in(Shard(shard), hours(age), RunStatus::Completed);
+        let [first, second, third] = [of(0, 20), of(16, 20), of(35, 20)];
+        let [oldest, youngest] = [of(16, 31), of(0, 1)];
+        // More than one look at the set.
+        let others: Vec<Arc<Summary>> = (0..PRUNE_MEMBERS).map(|_| of(1, 15)).collect();
+        store.write(&others).await.expect("written");
+        let all = [&first, &second, &third, &oldest, &youngest].map(Arc::clone);
+        store.write(&all).await.expect("written");
+        let moments = [10, 30, 10].map(|age| ::nats::now().before(hours(age)));
+        store.prune(&Expired::at(&moments)).await.expect("it can be pruned");
+        assert_eq!(listed_now(&store).await, [youngest.id, second.id]);
     }
 }

@@ -8,8 +8,8 @@ use run::{RunId, Shard, Timestamp};
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 
+use super::expired::Expired;
 use super::filter::{Coverage, Key};
-use super::projector::expired;
 use super::rebuild::{Fold, RebuildError, replay};
 use super::summary::Summary;
 use super::{Index, Watermark};
@@ -69,10 +69,9 @@ async fn compare_all(
     let marks = index.marks().await?;
     let settled = |shard: &Shard| marks[usize::from(shard.0)].is_some_and(Watermark::is_settled);
     let Coverage { complete, cut_before } = index.coverage().await?;
-    let ignored_before = expired(&log.journals).after(LAST_MINUTES);
+    let ignored = Expired::now(&log.journals).after(LAST_MINUTES);
     let partitions = log.journals.partitions();
-    let mut comparison =
-        Comparison { index, log, ignored_before, cut_before, message: Word::default(), suspects: Vec::new() };
+    let mut comparison = Comparison { index, log, ignored, cut_before, message: Word::default(), suspects: Vec::new() };
     for partition in partitions {
         let shards: Vec<Shard> = partition.shards().filter(settled).collect();
         if !shards.is_empty() && !comparison.compare_partition(shards, messages).await? {
@@ -94,7 +93,7 @@ enum Suspect {
 struct Comparison {
     index: Index,
     log: Log,
-    ignored_before: Timestamp,
+    ignored: Expired,
     cut_before: Option<Timestamp>,
     message: Word,
     suspects: Vec<Suspect>,
@@ -150,7 +149,7 @@ impl Comparison {
 
     /// Whether the log may have lost entries of the run, also since the comparison began.
     fn is_leaving(&self, run: RunId) -> bool {
-        run.created_at() < self.ignored_before.max(self.log.journals.of(run).oldest().after(OPENED_LATER))
+        run.created_at() < self.ignored.of(run).max(self.log.journals.of(run).oldest().after(OPENED_LATER))
     }
 
     /// Whether the index should have the run.
@@ -191,9 +190,9 @@ impl Comparison {
     /// Finds runs that are not in the log, and members of sets that do not belong there.
     async fn find_others(&mut self, fold: &Fold, shards: &[Shard]) -> Result<(), RebuildError> {
         let journals = self.log.journals.clone();
-        let ignored_before = self.ignored_before;
+        let ignored = self.ignored.clone();
         // With a history, the index has many runs that have left the log.
-        let has_left = |run: RunId| run.created_at() < ignored_before.max(journals.of(run).oldest());
+        let has_left = |run: RunId| run.created_at() < ignored.of(run).max(journals.of(run).oldest());
         let is_foreign = |run: RunId| shards.contains(&run.shard()) && !fold.knows(run) && !has_left(run);
         match self.index.clone() {
             Index::Memory(memory) => {

@@ -23,8 +23,7 @@ use crate::tasks::finished;
 
 /// How often the broker is asked, and how often workers are told.
 const LOOK: Duration = Duration::from_secs(2);
-/// How often queues of several partitions are compared with the record of pauses. New runs go to a new partition after
-/// 15 s.
+/// How often queues are compared with the record of pauses. New runs go to a new partition after 15 s.
 const RECONCILE: Duration = Duration::from_secs(10);
 
 pub(crate) struct Partitions {
@@ -84,7 +83,7 @@ impl Partitions {
                 Err(error) => tracing::debug!(%error, "the broker does not say how many partitions the log has"),
             }
             let is_due = reconciled.is_none_or(|at| at.elapsed() >= RECONCILE) || self.journals.count() > started;
-            if self.journals.count() > 1 && is_due {
+            if is_due {
                 reconciled = Some(Instant::now());
                 let pools = self.registry.borrow().pools();
                 self.pauses.reconcile(pools).await;

@@ -55,21 +55,24 @@ impl Pauses {
         Ok((Self { store, broker: Arc::new(broker.clone()), current }, keeper))
     }
 
-    /// First the queues, then the record: if it fails in between, repeating the request completes it. With several
-    /// partitions, one that does not answer is caught up with later ([`Self::reconcile`]).
+    /// First the record, then the queues: other coordinators let the queues follow the record, so they would undo what
+    /// is not recorded yet. If it fails in between, repeating the request completes it, and so does
+    /// [`Self::reconcile`]. It also catches up with partitions that do not answer now.
     pub(crate) async fn pause(&self, what: &Pausable, record: &Word) -> Result<(), ReadError> {
-        if let Pausable::Pool(pool) = what {
-            self.set_all(pool, true).await?;
-        }
         let text = serde_json::to_vec(record).expect("texts and a number are JSON");
-        self.store.put(key(what), text.into()).await.map(drop).map_err(|error| ReadError::new(&error))
+        self.store.put(key(what), text.into()).await.map_err(|error| ReadError::new(&error))?;
+        match what {
+            Pausable::Pool(pool) => self.set_all(pool, true).await,
+            Pausable::Tool(_) => Ok(()),
+        }
     }
 
     pub(crate) async fn resume(&self, what: &Pausable) -> Result<(), ReadError> {
-        if let Pausable::Pool(pool) = what {
-            self.set_all(pool, false).await?;
+        self.store.delete(key(what)).await.map_err(|error| ReadError::new(&error))?;
+        match what {
+            Pausable::Pool(pool) => self.set_all(pool, false).await,
+            Pausable::Tool(_) => Ok(()),
         }
-        self.store.delete(key(what)).await.map_err(|error| ReadError::new(&error))
     }
 
     /// Pauses or resumes the queues of a pool, also in partitions that this coordinator has not found yet.
@@ -91,21 +94,23 @@ impl Pauses {
     async fn set(&self, stream: &str, pool: &PoolId, paused: bool) -> Result<(), ReadError> {
         let log = self.broker.context.get_stream_no_info(stream).await.map_err(|error| ReadError::new(&error))?;
         let queue = names::pool_consumer(pool);
-        if paused {
+        let set = if paused {
             let until = i128::from(::nats::now().after(FOR_GOOD).0) * 1_000_000;
             let until = async_nats::datetime::from_nanos(until).map_err(|error| ReadError::new(&error))?;
-            return log.pause_consumer(&queue, until).await.map(drop).map_err(|error| ReadError::new(&error));
-        }
-        match log.resume_consumer(&queue).await {
-            Ok(_) => Ok(()),
-            // A queue that is created later is paused by its creator.
+            log.pause_consumer(&queue, until).await.map(drop)
+        } else {
+            log.resume_consumer(&queue).await.map(drop)
+        };
+        match set {
+            Ok(()) => Ok(()),
+            // A queue that is created later is paused by its creator if the record says so.
             Err(error) if is_missing(&error) => Ok(()),
             Err(error) => Err(ReadError::new(&error)),
         }
     }
 
-    /// Pauses and resumes queues that are not as the records say: of partitions that were added, that did not answer,
-    /// or that a coordinator did not know yet.
+    /// Pauses and resumes queues that are not as the records say: a coordinator died behind the record, or a partition
+    /// did not answer, was added, or was not known yet.
     pub(crate) async fn reconcile(&self, pools: BTreeSet<PoolId>) {
         let mut silent: BTreeSet<&str> = BTreeSet::new();
         for pool in &pools {
@@ -125,7 +130,7 @@ impl Pauses {
                 };
                 // The record is read afterwards, so a pause or resumption in between counts.
                 let wanted = self.current.borrow().stops(pool);
-                if found.cached_info().paused == wanted {
+                if found.cached_info().paused == wanted || !self.is_recorded(pool, wanted).await {
                     continue;
                 }
                 match self.set(stream, pool, wanted).await {
@@ -134,6 +139,12 @@ impl Pauses {
                 }
             }
         }
+    }
+
+    /// Whether the bucket has what the watch of it has brought, which may be late.
+    async fn is_recorded(&self, pool: &PoolId, paused: bool) -> bool {
+        let record = self.store.entry(key(&Pausable::Pool(pool.clone()))).await;
+        record.is_ok_and(|record| record.is_some_and(|entry| entry.operation == kv::Operation::Put) == paused)
     }
 }
 

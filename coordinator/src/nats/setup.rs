@@ -132,6 +132,11 @@ pub enum SetupError {
         store_bytes(&LogOptions::default()) >> 20
     )]
     Refused { what: String, reason: String },
+    #[error(
+        "{what} at the broker has not answered for {} s: {reason}. Has it a leader? No coordinator can start without it, \
+        and those that run go on. `toolyard doctor` says which servers are away", SETUP_PATIENCE.as_secs()
+    )]
+    NotReady { what: String, reason: String },
     #[error("JetStream is off at the single broker {server}: start nats-server with -js")]
     NoJetStream { server: String },
     #[error(
@@ -242,8 +247,11 @@ impl Patience {
     /// # Errors
     /// The error, if it is permanent or has lasted too long.
     pub(super) async fn after(&self, BrokerError { reason, not_yet }: BrokerError) -> Result<(), SetupError> {
-        if !not_yet || Instant::now() >= self.give_up {
+        if !not_yet {
             return Err(SetupError::refused(self.what, reason));
+        }
+        if Instant::now() >= self.give_up {
+            return Err(SetupError::NotReady { what: self.what.to_owned(), reason });
         }
         tracing::warn!(what = self.what, reason, "the broker is not ready yet, retrying");
         tokio::time::sleep(SETUP_PAUSE).await;
@@ -350,7 +358,7 @@ pub(crate) async fn ensure_log(client: &Client, context: &Context, options: &Log
     // Its subjects would overlap those of other partitions.
     let config = if count > 1 { partition_config(Partition::FIRST, options) } else { log_config(options) };
     let make = async || context.get_or_create_stream(config.clone()).await.map_err(|error| BrokerError::of(&error));
-    let stream = patiently("the log", make).await?;
+    let stream = patiently("stream ty-log, the first partition of the log,", make).await?;
     check_log(client, stream.cached_info(), options).await?;
     for partition in Partition::first(count).skip(1) {
         match context.get_stream(names::stream(partition)).await {

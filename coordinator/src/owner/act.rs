@@ -52,12 +52,12 @@ impl OwnerTask {
 
     /// Performs the outstanding effects of a run.
     pub(super) fn check_run(&mut self, id: RunId) {
-        let world = Surroundings::new(&self.io, &self.owner, self.limited);
+        let world = Surroundings::new(&self.io, self.limited);
         self.owner.check_run(id, ::nats::now(), &world);
     }
 
     pub(super) fn check_due_runs(&mut self) {
-        let world = Surroundings::new(&self.io, &self.owner, self.limited);
+        let world = Surroundings::new(&self.io, self.limited);
         self.owner.handle_timeout(::nats::now(), &world);
     }
 
@@ -99,7 +99,7 @@ impl OwnerTask {
             Err(EffectError::Carried(through)) => self.owner.handle_carried(id, through, ::nats::now()),
             Err(EffectError::Gone) => self.forget_gone(id),
         }
-        let world = Surroundings::new(&self.io, &self.owner, self.limited);
+        let world = Surroundings::new(&self.io, self.limited);
         self.owner.handle_effect_done(id, effect, ::nats::now(), &world);
     }
 

@@ -53,7 +53,7 @@ impl OwnerTask {
     }
 
     fn check_some(&mut self, census: &mut Census, began: Instant) {
-        let world = Surroundings::new(&self.io, &self.owner, self.limited);
+        let world = Surroundings::new(&self.io, self.limited);
         let now = ::nats::now();
         while let Some(id) = census.left.pop() {
             self.owner.check_workers(id, now, &world);

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use owner::{Slot, Workers, World};
 use run::{Call, CallError, CallSpec, PoolId, Route, Run, Shard, TenantId, WorkerId};
 
+use super::slots::Limited;
 use super::{Io, OwnerTask};
 use crate::fleet::registry::Registry;
 
@@ -13,22 +14,18 @@ use crate::fleet::registry::Registry;
 pub(super) struct Surroundings<'a> {
     io: &'a Io,
     registry: OnceCell<Arc<Registry>>,
-    /// Whether running calls of limited tenants and tools are counted.
-    limited: bool,
-    is_taking_over: bool,
+    limited: Limited,
 }
 
 impl OwnerTask {
     pub(super) fn surroundings(&self) -> Surroundings<'_> {
-        Surroundings::new(&self.io, &self.owner, self.limited)
+        Surroundings::new(&self.io, self.limited)
     }
 }
 
 impl<'a> Surroundings<'a> {
-    pub(super) fn new(io: &'a Io, owner: &owner::Owner, limited: bool) -> Self {
-        // The running calls are unknown until all shards that are ours were read.
-        let is_taking_over = limited && owner.shards().iter().any(|shard| shard.phase().is_taking_over());
-        Self { io, registry: OnceCell::new(), limited, is_taking_over }
+    pub(super) fn new(io: &'a Io, limited: Limited) -> Self {
+        Self { io, registry: OnceCell::new(), limited }
     }
 }
 
@@ -50,7 +47,7 @@ impl World for Surroundings<'_> {
             self.io.turns.leave(run.id(), call.index());
             return Slot::Free;
         }
-        if !self.limited && self.io.quotas.limits_running(registry) {
+        if !self.limited.is_on && self.io.quotas.limits_running(registry) {
             return Slot::Uncounted;
         }
         if self.io.turns.is_waiting(run.id(), call.index()) {
@@ -58,7 +55,7 @@ impl World for Surroundings<'_> {
         }
         // First the slot of its tenant or tool: a call without one must not keep a place in the pool's turns, and asks
         // for its turn when a slot is free.
-        if self.limited && !self.io.quotas.begin(run, call, registry, !self.is_taking_over) {
+        if self.limited.is_on && !self.io.quotas.begin(run, call, registry, self.limited.known) {
             self.io.turns.give_back(run.id(), call.index());
             return Slot::Full;
         }

@@ -125,6 +125,7 @@ impl OwnerTask {
             }
         }
         if fresh.is_empty() {
+            self.look_at_takeovers();
             return;
         }
         for (shard, claim) in fresh {
@@ -136,6 +137,7 @@ impl OwnerTask {
             let (journal, snapshots) = (self.io.journals.of_shard(shard), self.io.snapshots.clone());
             self.takeovers.spawn(async move { take_over(&journal, &snapshots, shard, claim).await });
         }
+        self.look_at_takeovers();
     }
 
     /// A shard's open runs were read. Shards that are read within a moment are followed together: one feed costs the
@@ -222,16 +224,24 @@ impl OwnerTask {
             slice.takeover = None;
         }
         self.count_turns(shard);
-        if self.limited {
+        self.look_at_takeovers();
+        if self.limited.is_on {
             // A slot becomes free only if it was counted before.
             for (id, _) in self.owner.shard(shard).into_iter().flat_map(|shard| shard.runs()) {
                 self.see_running(id);
             }
         }
         tracing::debug!(%shard, "leads a shard");
-        let world = Surroundings::new(&self.io, &self.owner, self.limited);
+        let world = Surroundings::new(&self.io, self.limited);
         self.owner.check_shard(shard, ::nats::now(), &world);
         self.write_snapshot(shard);
+    }
+
+    /// How long each shard that is being taken over has been so.
+    pub(super) fn takeover_ages(&self) -> impl Iterator<Item = Duration> {
+        let shards = self.slices.iter().zip(self.owner.shards());
+        let taking = shards.filter(|(_, state)| state.phase().is_taking_over());
+        taking.map(|(slice, _)| slice.takeover.as_ref().map_or(Duration::ZERO, |age| age.began.elapsed()))
     }
 
     /// Reports takeovers that do not end, and counts for how long the oldest has been going on.

@@ -31,7 +31,7 @@ impl OwnerTask {
     pub(super) fn queues_answered(&mut self, look: Look) {
         let through = look.iter().map(|(queue, given)| (queue.clone(), given.through)).collect();
         self.given = look;
-        let world = Surroundings::new(&self.io, &self.owner, self.limited);
+        let world = Surroundings::new(&self.io, self.limited);
         self.owner.handle_queues(&through, ::nats::now(), &world);
     }
 

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeSet;
 
-use owner::slots::{Beginner, Counts, Slots, Whose};
+use owner::slots::{Beginner, Counts, Known, Limit, Slots, Whose};
 use owner::turns::{CallKey, Position};
 use run::{Call, CallIndex, Run, RunId, Shard, TenantId};
 
@@ -50,31 +50,33 @@ impl Quotas {
     }
 
     /// Calls a function with the slots, and with the limits as far as the other coordinators leave them to us.
-    fn with_slots<T>(
-        &self,
-        registry: &Registry,
-        act: impl FnOnce(&mut Slots, &dyn Fn(&Whose) -> Option<u32>) -> T,
-    ) -> T {
+    fn with_slots<T>(&self, (registry, known): (&Registry, Known), act: impl FnOnce(&mut Slots, &Limit<'_>) -> T) -> T {
         let limits = self.limits();
         let Counted { slots, others_running, .. } = &mut *self.counted();
-        let limit = |whose: &Whose| {
+        let limit = |whose: &Whose, is_made: bool| {
             let others = others_running.get(whose).copied().unwrap_or_default();
-            self.running_limit(whose, registry).map(|limit| limits.left(limit, others))
+            let left = limits.left(known.part(self.running_limit(whose, registry)?, limits.of_all), others);
+            // Calls that wait for one that they made would wait for each other, if others had taken the limit.
+            let least = u32::from(is_made && known != Known::Soon);
+            Some(left.max(least))
         };
         act(slots, &limit)
     }
 
-    /// Lets a call begin. Returns `false` if there is no free slot, or that is not known yet, and remembers the call.
-    pub(crate) fn begin(&self, run: &Run, call: &Call, registry: &Registry, knows_all: bool) -> bool {
-        let beginner = Beginner {
+    fn beginner(&self, run: &Run, call: &Call, registry: &Registry) -> Beginner {
+        Beginner {
             key: key(run.id(), call.index()),
+            id: call.spec().id.clone(),
+            parent: run.parent().cloned(),
             by: whose(run, call, registry),
             claim: claim(&self.callers, run, call),
-        };
-        self.with_slots(registry, |slots, limit| {
-            let limit = |whose: &Whose| limit(whose).map(|limit| if knows_all { limit } else { 0 });
-            slots.begin(beginner, &limit, ::nats::now())
-        })
+        }
+    }
+
+    /// Lets a call begin. Returns `false` if there is no free slot, or that is not known yet, and remembers the call.
+    pub(crate) fn begin(&self, run: &Run, call: &Call, registry: &Registry, known: Known) -> bool {
+        let beginner = self.beginner(run, call, registry);
+        self.with_slots((registry, known), |slots, limit| slots.begin(beginner, limit, ::nats::now()))
     }
 
     /// A call that was let begin does not begin now.
@@ -84,12 +86,12 @@ impl Quotas {
 
     /// Counts a run's calls, as the log has them. Returns whether a slot became free.
     pub(crate) fn see_running(&self, run: &Run, registry: &Registry) -> bool {
-        self.counted().slots.see(run, &|run, call| whose(run, call, registry))
+        self.counted().slots.see(run, &|run, call| self.beginner(run, call, registry))
     }
 
     /// Recounts the running calls of the shards that we own.
     pub(crate) fn count_running<'a>(&self, runs: impl Iterator<Item = &'a Run>, registry: &Registry) {
-        self.counted().slots.recount(runs, &|run, call| whose(run, call, registry), ::nats::now());
+        self.counted().slots.recount(runs, &|run, call| self.beginner(run, call, registry), ::nats::now());
     }
 
     /// Called when no limit is left. Returns the runs that waited.
@@ -98,8 +100,8 @@ impl Quotas {
     }
 
     /// Runs with calls that waited for slots, for which there are some now.
-    pub(crate) fn next_to_run(&self, registry: &Registry) -> BTreeSet<RunId> {
-        self.with_slots(registry, |slots, limit| slots.call_next(limit, ::nats::now()))
+    pub(crate) fn next_to_run(&self, registry: &Registry, known: Known) -> BTreeSet<RunId> {
+        self.with_slots((registry, known), |slots, limit| slots.call_next(limit, ::nats::now()))
     }
 
     /// The limit at which a call of our shards waits, and its position there.
@@ -108,7 +110,7 @@ impl Quotas {
     }
 
     /// Forgets the waiting calls of a run that is not open any more.
-    pub(crate) fn forget_waiting(&self, run: RunId) {
+    pub(crate) fn forget_waiting(&self, run: &Run) {
         self.counted().slots.forget_run(run);
     }
 

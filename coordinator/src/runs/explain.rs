@@ -36,23 +36,25 @@ impl Runs {
     }
 }
 
+/// How many calls come before one that waits.
+fn ahead(position: Position) -> String {
+    if position.is_exact { position.ahead.to_string() } else { format!("more than {}", position.ahead) }
+}
+
 /// The position of a call that waits at a limit of its tenant or tool.
 fn at_limit(position: Position) -> String {
-    let Position { ahead, waiting, priority } = position;
-    format!(
-        ": {ahead} of the {waiting} calls that wait for that come before it, and its priority is {} now",
-        priority.name()
-    )
+    let (ahead, waiting, priority) = (ahead(position), position.waiting, position.priority.name());
+    format!(": {ahead} of the {waiting} calls that wait for that come before it, and its priority is {priority} now")
 }
 
 /// Explains the position of a call that waits for its turn in its pool.
 fn in_turn(call: &Call, position: Position) -> String {
-    let Position { ahead, waiting, priority } = position;
+    let (ahead, waiting) = (ahead(position), position.waiting);
     let pool = match &call.spec().route {
         Route::Pool { pool, .. } => pool.as_str(),
         Route::Client | Route::Refused(_) | Route::Answered(_) => "",
     };
-    let (now, priority) = (::nats::now(), priority.name());
+    let (now, priority) = (::nats::now(), position.priority.name());
     format!(
         "has been waiting for its turn in pool {pool} for {}: {ahead} of the {waiting} calls that wait there come \
          before it, and its priority is {priority} now; it expires in {}",

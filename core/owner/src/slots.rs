@@ -6,17 +6,22 @@
 //!   priority, a call that waits long rises, and runs take turns. A call that comes later waits behind them.
 //! - A call whose turn in its pool has not come gives its slots back. It has been through the line, so it takes a free
 //!   slot as soon as its turn comes, and waits in the line again if there is none then.
+//! - A call whose tool makes calls and waits for them would keep its slots from them. So a limit counts by depth: calls
+//!   that no running call made, calls that those made, and so on. Nothing waits in a circle then, because a call waits
+//!   for calls below it only, and those of the greatest depth for none.
 
+#[cfg(test)]
+mod progress;
 #[cfg(test)]
 mod tests;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use run::{Call, CallState, Run, RunId, Shard, TenantId, Timestamp, ToolName};
+use run::{Call, CallId, CallState, ParentCall, Run, RunId, Shard, TenantId, Timestamp, ToolName};
 
 use crate::turns::fair::FairQueue;
-use crate::turns::{CallKey, Claim, Position};
+use crate::turns::{CallKey, Claim, Position, Tenant};
 
 /// How long a call that may begin may take to appear in the log.
 const APPEND: Duration = Duration::from_secs(30);
@@ -30,20 +35,68 @@ pub enum Whose {
     Tool(ToolName),
 }
 
-/// Counts of calls that have begun and not ended.
+/// The greatest depth. Those of agents and their calls are less. Calls below count as if they had it.
+const DEPTH_MAX: u8 = 4;
+
+/// Counts of calls that have begun and not ended, and that no running call made.
 pub type Counts = BTreeMap<Whose, u32>;
 
-/// How many calls may have a slot here; `None` without a limit.
-pub type Limit<'a> = dyn Fn(&Whose) -> Option<u32> + 'a;
+/// How long calls with a limit wait after a takeover until it is known what runs in all shards. A takeover takes a
+/// second or two. If it takes longer, a partition of the log does not answer, and may not for long.
+pub const COUNTED_WITHIN: Duration = Duration::from_secs(30);
 
-/// The subjects of a call's limits.
-pub type Subjects<'a> = dyn Fn(&Run, &Call) -> Vec<Whose> + 'a;
+/// Whether it is known which calls run in the shards of this coordinator.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Known {
+    /// In all shards.
+    All,
+    /// Some shards are being read.
+    Soon,
+    /// So many shards cannot be read for now.
+    Without(u64),
+}
+
+impl Known {
+    /// What is known while these shards are being taken over, each for so long.
+    pub fn of(takeovers: impl Iterator<Item = Duration>) -> Self {
+        takeovers.fold(Self::All, |known, age| match known {
+            Self::All if age >= COUNTED_WITHIN => Self::Without(1),
+            Self::Without(shards) if age >= COUNTED_WITHIN => Self::Without(shards + 1),
+            Self::All | Self::Soon | Self::Without(_) => Self::Soon,
+        })
+    }
+
+    /// The part of a limit that calls of the known shards may use, of all shards that there are: the rest is kept for
+    /// what may run in the others. At least one, so that calls go on.
+    #[must_use]
+    pub fn part(self, limit: u32, of_all: u64) -> u32 {
+        match self {
+            Self::All => limit,
+            Self::Soon => 0,
+            Self::Without(shards) => {
+                let kept = u64::from(limit) * shards.min(of_all) / of_all.max(1);
+                limit.saturating_sub(u32::try_from(kept).unwrap_or(u32::MAX)).max(1).min(limit)
+            }
+        }
+    }
+}
+
+/// How many calls may have a slot here; `None` without a limit. The second argument tells whether a running call made
+/// them.
+pub type Limit<'a> = dyn Fn(&Whose, bool) -> Option<u32> + 'a;
+
+/// Describes a call of a run.
+pub type Describe<'a> = dyn Fn(&Run, &Call) -> Beginner + 'a;
 
 /// A call that is to begin.
 #[derive(Debug, Clone)]
 pub struct Beginner {
     /// The call.
     pub key: CallKey,
+    /// Its client's name for it.
+    pub id: CallId,
+    /// The call that made its run.
+    pub parent: Option<ParentCall>,
     /// Whose limits count it.
     pub by: Vec<Whose>,
     /// By what its place in a line is decided.
@@ -54,15 +107,29 @@ pub struct Beginner {
 #[derive(Debug, Default)]
 pub struct Slots {
     taken: BTreeMap<CallKey, Taken>,
-    counts: Counts,
-    lines: BTreeMap<Whose, FairQueue>,
+    counts: BTreeMap<Line, u32>,
+    by_name: BTreeMap<Name, CallKey>,
+    lines: BTreeMap<Line, FairQueue>,
     waiting: BTreeMap<CallKey, Waiting>,
     /// Calls that have been through a line and have no slot yet; with the line, if they waited.
-    called: BTreeMap<CallKey, Option<Whose>>,
+    called: BTreeMap<CallKey, Option<Line>>,
+}
+
+/// A call as its children name it. Calls of another tenant are no children.
+type Name = (Tenant, RunId, CallId);
+
+/// Calls that share the slots of a limit.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+struct Line {
+    whose: Whose,
+    depth: u8,
 }
 
 #[derive(Debug)]
 struct Taken {
+    name: Name,
+    parent: Option<Name>,
+    depth: u8,
     by: Vec<Whose>,
     /// When it was allowed to begin; `None` once the log has shown it.
     reserved: Option<Timestamp>,
@@ -70,8 +137,18 @@ struct Taken {
 
 #[derive(Debug)]
 struct Waiting {
-    line: Whose,
+    line: Line,
     beginner: Beginner,
+}
+
+impl Beginner {
+    fn name(&self) -> Name {
+        (self.claim.tenant.clone(), self.key.run, self.id.clone())
+    }
+
+    fn parent(&self) -> Option<Name> {
+        self.parent.as_ref().map(|parent| (self.claim.tenant.clone(), parent.run, parent.call.clone()))
+    }
 }
 
 impl Slots {
@@ -85,19 +162,20 @@ impl Slots {
             return false;
         }
         let called = self.called.remove(&key);
-        let is_called = called.is_some();
-        let full = beginner.by.iter().find(|whose| {
-            let is_behind = !is_called && self.lines.contains_key(whose);
-            is_behind || self.room(whose, limit) == 0
+        let (is_called, depth) = (called.is_some(), self.depth(beginner.parent().as_ref()));
+        let lines = beginner.by.iter().map(|whose| Line { whose: whose.clone(), depth });
+        let full = lines.into_iter().find(|line| {
+            let is_behind = !is_called && self.lines.contains_key(line);
+            is_behind || self.room(line, limit) == 0
         });
-        if let Some(full) = full.cloned() {
+        if let Some(full) = full {
             if let Some(queue) = called.flatten().and_then(|line| self.lines.get_mut(&line)) {
                 queue.refund(&beginner.claim.tenant);
             }
             self.wait(full, (beginner, is_called), now);
             return false;
         }
-        self.take(key, beginner.by, Some(now));
+        self.take(beginner, Some(now));
         true
     }
 
@@ -121,12 +199,12 @@ impl Slots {
     }
 
     /// Counts a run's calls, as the log has them. Returns whether a slot became free.
-    pub fn see(&mut self, run: &Run, subjects: &Subjects<'_>) -> bool {
+    pub fn see(&mut self, run: &Run, describe: &Describe<'_>) -> bool {
         let mut freed = false;
         for call in run.calls() {
             let key = CallKey { run: run.id(), call: call.index() };
             match call.state() {
-                CallState::Queued { .. } | CallState::Running(_) => self.handle_begun(key, || subjects(run, call)),
+                CallState::Queued { .. } | CallState::Running(_) => self.handle_begun(key, || describe(run, call)),
                 CallState::Ended(_) => freed |= self.handle_ended(key),
                 CallState::Accepted
                 | CallState::AwaitingApproval
@@ -137,11 +215,11 @@ impl Slots {
         freed
     }
 
-    fn handle_begun(&mut self, key: CallKey, by: impl FnOnce() -> Vec<Whose>) {
+    fn handle_begun(&mut self, key: CallKey, describe: impl FnOnce() -> Beginner) {
         self.leave(key);
         match self.taken.get_mut(&key) {
             Some(taken) => taken.reserved = None,
-            None => self.take(key, by(), None),
+            None => self.take(describe(), None),
         }
     }
 
@@ -152,15 +230,34 @@ impl Slots {
     }
 
     /// The log replaces our counts, except for calls that were allowed to begin just now.
-    pub fn recount<'a>(&mut self, runs: impl Iterator<Item = &'a Run>, subjects: &Subjects<'_>, now: Timestamp) {
+    pub fn recount<'a>(&mut self, runs: impl Iterator<Item = &'a Run>, describe: &Describe<'_>, now: Timestamp) {
         let before = std::mem::take(&mut self.taken);
-        self.counts.clear();
+        (self.counts, self.by_name) = (BTreeMap::new(), BTreeMap::new());
         for run in runs {
-            self.see(run, subjects);
+            self.see(run, describe);
         }
         for (key, taken) in before {
             if taken.reserved.is_some_and(|at| now < at.after(APPEND)) && !self.taken.contains_key(&key) {
-                self.take(key, taken.by, taken.reserved);
+                self.insert(key, taken);
+            }
+        }
+        self.correct_depths();
+    }
+
+    /// Calls may have been seen before the calls that made them.
+    fn correct_depths(&mut self) {
+        for _ in 0..DEPTH_MAX {
+            let depth = |taken: &Taken| self.depth(taken.parent.as_ref());
+            let wrong = self.taken.iter().filter(|(_, taken)| taken.depth != depth(taken));
+            let wrong: Vec<CallKey> = wrong.map(|(key, _)| *key).collect();
+            if wrong.is_empty() {
+                return;
+            }
+            for key in wrong {
+                if let Some(taken) = self.remove(key) {
+                    let depth = self.depth(taken.parent.as_ref());
+                    self.insert(key, Taken { depth, ..taken });
+                }
             }
         }
     }
@@ -175,7 +272,8 @@ impl Slots {
                 && let Some(beginner) = self.take_first(&line, now)
             {
                 // Its other limit may be reached: then it waits there, and keeps no slot from those behind it.
-                match beginner.by.iter().find(|whose| self.room(whose, limit) == 0).cloned() {
+                let lines = beginner.by.iter().map(|whose| Line { whose: whose.clone(), depth: line.depth });
+                match lines.into_iter().find(|line| self.room(line, limit) == 0) {
                     Some(full) => self.wait(full, (beginner, true), now),
                     None => {
                         room -= 1;
@@ -188,31 +286,28 @@ impl Slots {
         next
     }
 
-    /// The line in which a call waits, and its position there.
+    /// The limit at which a call waits, and its position there.
     pub fn position(&mut self, key: CallKey, now: Timestamp) -> Option<(Whose, Position)> {
         let Waiting { line, beginner } = self.waiting.get(&key)?;
         let position = self.lines.get_mut(line)?.position(&beginner.claim.tenant, key, now)?;
-        Some((line.clone(), position))
+        Some((line.whose.clone(), position))
     }
 
-    /// The calls that have begun and not ended.
+    /// The calls that have begun and not ended, and that no running call made.
     pub fn counts(&self) -> impl Iterator<Item = (&Whose, u32)> {
-        self.counts.iter().filter(|(_, count)| **count > 0).map(|(whose, count)| (whose, *count))
+        let roots = self.counts.iter().filter(|(line, count)| line.depth == 0 && **count > 0);
+        roots.map(|(line, count)| (&line.whose, *count))
     }
 
     /// Forgets the waiting calls of a run that is not open here any more.
-    pub fn forget_run(&mut self, run: RunId) {
-        self.forget_waiting(|key| key.run == run);
+    pub fn forget_run(&mut self, run: &Run) {
+        run.calls().iter().for_each(|call| self.leave(CallKey { run: run.id(), call: call.index() }));
     }
 
     /// Forgets the waiting calls of a shard, because another coordinator owns it.
     pub fn forget_shard(&mut self, shard: Shard) {
-        self.forget_waiting(|key| key.run.shard() == shard);
-    }
-
-    fn forget_waiting(&mut self, goes: impl Fn(&CallKey) -> bool) {
-        let gone: Vec<CallKey> =
-            self.waiting.keys().chain(self.called.keys()).filter(|key| goes(key)).copied().collect();
+        let all = self.waiting.keys().chain(self.called.keys());
+        let gone: Vec<CallKey> = all.filter(|key| key.run.shard() == shard).copied().collect();
         gone.into_iter().for_each(|key| self.leave(key));
     }
 
@@ -221,18 +316,24 @@ impl Slots {
         std::mem::take(self).waiting.into_keys().map(|key| key.run).collect()
     }
 
-    fn room(&self, whose: &Whose, limit: &Limit<'_>) -> u32 {
-        let count = self.counts.get(whose).copied().unwrap_or_default();
-        limit(whose).map_or(u32::MAX, |limit| limit.saturating_sub(count))
+    /// The depth of a call: one more than that of the call that made its run, if that has slots.
+    fn depth(&self, parent: Option<&Name>) -> u8 {
+        let above = parent.and_then(|name| self.taken.get(self.by_name.get(name)?));
+        above.map_or(0, |above| (above.depth + 1).min(DEPTH_MAX))
+    }
+
+    fn room(&self, line: &Line, limit: &Limit<'_>) -> u32 {
+        let count = self.counts.get(line).copied().unwrap_or_default();
+        limit(&line.whose, line.depth > 0).map_or(u32::MAX, |limit| limit.saturating_sub(count))
     }
 
     /// `is_first`: it has been at the head of a line before.
-    fn wait(&mut self, line: Whose, (beginner, is_first): (Beginner, bool), now: Timestamp) {
+    fn wait(&mut self, line: Line, (beginner, is_first): (Beginner, bool), now: Timestamp) {
         self.lines.entry(line.clone()).or_default().insert((beginner.key, is_first), &beginner.claim, now);
         self.waiting.insert(beginner.key, Waiting { line, beginner });
     }
 
-    fn take_first(&mut self, line: &Whose, now: Timestamp) -> Option<Beginner> {
+    fn take_first(&mut self, line: &Line, now: Timestamp) -> Option<Beginner> {
         let queue = self.lines.get_mut(line)?;
         let taken = queue.take(now);
         if !queue.has_waiting() {
@@ -242,18 +343,36 @@ impl Slots {
         self.waiting.remove(&key).map(|waiting| waiting.beginner)
     }
 
-    fn take(&mut self, key: CallKey, by: Vec<Whose>, reserved: Option<Timestamp>) {
-        by.iter().for_each(|whose| *self.counts.entry(whose.clone()).or_default() += 1);
-        self.taken.insert(key, Taken { by, reserved });
+    fn take(&mut self, beginner: Beginner, reserved: Option<Timestamp>) {
+        let (name, parent) = (beginner.name(), beginner.parent());
+        let depth = self.depth(parent.as_ref());
+        self.insert(beginner.key, Taken { name, parent, depth, by: beginner.by, reserved });
+    }
+
+    fn insert(&mut self, key: CallKey, taken: Taken) {
+        for whose in &taken.by {
+            *self.counts.entry(Line { whose: whose.clone(), depth: taken.depth }).or_default() += 1;
+        }
+        self.by_name.insert(taken.name.clone(), key);
+        self.taken.insert(key, taken);
+    }
+
+    fn remove(&mut self, key: CallKey) -> Option<Taken> {
+        let taken = self.taken.remove(&key)?;
+        for whose in &taken.by {
+            let line = Line { whose: whose.clone(), depth: taken.depth };
+            if let Some(count) = self.counts.get_mut(&line) {
+                *count = count.saturating_sub(1);
+                if *count == 0 {
+                    self.counts.remove(&line);
+                }
+            }
+        }
+        self.by_name.remove(&taken.name);
+        Some(taken)
     }
 
     fn free(&mut self, key: CallKey) -> bool {
-        let Some(taken) = self.taken.remove(&key) else { return false };
-        for whose in &taken.by {
-            if let Some(count) = self.counts.get_mut(whose) {
-                *count = count.saturating_sub(1);
-            }
-        }
-        true
+        self.remove(key).is_some()
     }
 }

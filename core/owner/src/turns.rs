@@ -25,7 +25,7 @@ use run::{CallIndex, PoolId, Priority, RunId, Shard, TenantId, Timestamp, ToolNa
 
 use self::lane::LaneState;
 
-pub use divide::part;
+pub use divide::room;
 
 /// How long a call waits before it counts as one of the next higher priority.
 pub const AGING: Duration = Duration::from_secs(30);
@@ -88,10 +88,38 @@ pub struct Claim {
 pub struct Position {
     /// Calls that are handed out before it.
     pub ahead: usize,
+    /// Whether these are all; otherwise there are more.
+    pub is_exact: bool,
     /// All calls that wait in the lane.
     pub waiting: usize,
     /// The priority that it has now.
     pub priority: Priority,
+}
+
+/// How many runs and tenants are looked at to compute a position.
+const LOOK_MAX: usize = 256;
+
+/// A look at the order of waiting calls, of bounded length.
+#[derive(Debug)]
+struct Look {
+    left: usize,
+    is_cut: bool,
+}
+
+impl Default for Look {
+    fn default() -> Self {
+        Self { left: LOOK_MAX, is_cut: false }
+    }
+}
+
+impl Look {
+    fn at<T>(&mut self, all: impl Iterator<Item = T>) -> impl Iterator<Item = T> {
+        all.take_while(|_| {
+            self.is_cut |= self.left == 0;
+            self.left = self.left.saturating_sub(1);
+            !self.is_cut
+        })
+    }
 }
 
 /// Where a call is.
@@ -144,6 +172,19 @@ impl Turns {
     pub fn set_room(&mut self, lane: LaneId, room: u32) {
         if let Some(lane) = self.lanes.get_mut(lane.0) {
             lane.room = room;
+        }
+    }
+
+    /// Divides the weights of a lane's tenants among the owners: a tenant whose calls wait at several owners is served
+    /// by each of them, so it counts at each by the part of its calls that wait there.
+    pub fn set_shares(&mut self, lane: LaneId, own: &BTreeMap<Tenant, u32>, others: &BTreeMap<Tenant, u32>) {
+        let count =
+            |calls: &BTreeMap<Tenant, u32>, tenant: &Tenant| u64::from(calls.get(tenant).copied().unwrap_or_default());
+        if let Some(lane) = self.lanes.get_mut(lane.0) {
+            lane.queue.set_shares(|tenant| {
+                let (own, others) = (count(own, tenant), count(others, tenant));
+                (fair::WHOLE * own).checked_div(own + others).unwrap_or(fair::WHOLE)
+            });
         }
     }
 

@@ -125,15 +125,15 @@ fn the_oldest_ended_runs_are_forgotten_and_that_is_told() {
 fn beside_a_history_it_is_told_that_runs_have_left_the_log() {
     let pruned = |memory: Memory| {
         memory.write((1..=4).map(|number| run(number, RunStatus::Completed, &[])).collect());
-        memory.prune(Timestamp(3));
-        memory.prune(Timestamp(3));
+        memory.prune(&Expired::at(&[Timestamp(3)]));
+        memory.prune(&Expired::at(&[Timestamp(3)]));
         memory.coverage().cut_before
     };
     assert_eq!(pruned(Memory::default()), None, "they are nowhere");
     assert_eq!(pruned(Memory::default().beside_history()), Some(Timestamp(3)));
     let memory = Memory::default().beside_history();
     memory.wipe();
-    memory.prune(Timestamp(3));
+    memory.prune(&Expired::at(&[Timestamp(3)]));
     assert_eq!(memory.coverage().cut_before, None, "there were none");
     memory.cut(Timestamp(2));
     assert_eq!(memory.coverage().cut_before, Some(Timestamp(2)));

@@ -112,11 +112,6 @@ impl Journals {
         self.each().iter().filter(takes).flat_map(|journal| journal.partition.shards()).collect()
     }
 
-    /// Entries that were stored before have left each partition of the log.
-    pub(crate) fn oldest(&self) -> Timestamp {
-        self.each().iter().map(|journal| journal.oldest()).min().unwrap_or_default()
-    }
-
     /// Exports the sizes of all partitions as metrics: the sums, and the worst of what has no sum.
     pub(super) fn count_sizes(&self) {
         let seen: Vec<Sizes> = self.each().iter().filter_map(|journal| journal.sizes()).collect();

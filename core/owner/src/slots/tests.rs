@@ -12,6 +12,10 @@ fn key(number: u32) -> CallKey {
     CallKey { run, call: CallIndex(0) }
 }
 
+fn id() -> CallId {
+    "a".parse().expect("a call id")
+}
+
 fn tool() -> Whose {
     Whose::Tool("scarce".parse().expect("a tool"))
 }
@@ -37,16 +41,16 @@ impl Story {
         let by = vec![tenant(name), tool()];
         let claim = Claim { tenant: name.parse().ok(), weight: 1, priority, since: self.now };
         let (of_tool, of_tenant) = (self.of_tool, self.of_tenant);
-        let limit = |whose: &Whose| match whose {
+        let limit = |whose: &Whose, _: bool| match whose {
             Whose::Tool(_) => of_tool,
             Whose::Tenant(_) => of_tenant,
         };
-        self.slots.begin(Beginner { key: key(number), by, claim }, &limit, self.now)
+        self.slots.begin(Beginner { key: key(number), id: id(), parent: None, by, claim }, &limit, self.now)
     }
 
     fn next(&mut self) -> Vec<RunId> {
         let (of_tool, of_tenant) = (self.of_tool, self.of_tenant);
-        let limit = |whose: &Whose| match whose {
+        let limit = |whose: &Whose, _: bool| match whose {
             Whose::Tool(_) => of_tool,
             Whose::Tenant(_) => of_tenant,
         };
@@ -151,7 +155,7 @@ fn what_is_lost_or_has_no_limit_any_more_waits_for_nothing() {
     for number in 0..4 {
         story.ask(number, "acme", Priority::Normal);
     }
-    story.slots.forget_run(key(1).run);
+    story.slots.leave(key(1));
     story.slots.leave(key(2));
     assert_eq!(story.end(0), [key(3).run]);
     assert!(story.ask(3, "acme", Priority::Normal));
@@ -161,4 +165,18 @@ fn what_is_lost_or_has_no_limit_any_more_waits_for_nothing() {
     assert!(story.ask(5, "acme", Priority::Normal));
     assert!(!story.ask(6, "acme", Priority::Normal));
     assert_eq!(story.slots.forget_all().into_iter().collect::<Vec<_>>(), [key(6).run]);
+}
+
+#[test]
+fn calls_wait_for_shards_that_are_being_read_and_not_for_those_that_cannot_be_read() {
+    let known = |ages: &[u64]| Known::of(ages.iter().map(|age| Duration::from_secs(*age)));
+    assert_eq!(known(&[]), Known::All);
+    assert_eq!(known(&[1]), Known::Soon);
+    assert_eq!(known(&[60, 1]), Known::Soon, "what was taken over just now is known in a moment");
+    assert_eq!(known(&[60, 30, 31]), Known::Without(3));
+    assert_eq!([Known::All, Known::Soon].map(|known| known.part(8, 32)), [8, 0]);
+    let part = |limit, shards| Known::Without(shards).part(limit, 32);
+    assert_eq!(part(8, 16), 4, "the rest is kept for what may run in the other half");
+    assert_eq!([part(1, 16), part(3, 16), part(8, 32)], [1, 2, 1], "calls go on");
+    assert_eq!(part(0, 16), 0);
 }

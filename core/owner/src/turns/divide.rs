@@ -7,10 +7,24 @@ use super::Tenant;
 /// Shares are computed in thousandths of a call.
 const MILLI: u64 = 1000;
 
+/// The room of this owner in a lane with so many slots. Without reports of what waits at the others it is the part by
+/// its shards. With reports an owner that has nothing waiting keeps at least that part, so that calls which come before
+/// the next report do not wait.
+pub fn room(
+    (slots, by_shards): (u32, u32),
+    own: &BTreeMap<Tenant, u32>,
+    others: Option<&BTreeMap<Tenant, u32>>,
+    weight: impl Fn(&Tenant) -> u32,
+) -> u32 {
+    let Some(others) = others else { return by_shards };
+    let part = part(slots, own, others, weight);
+    if own.values().all(|calls| *calls == 0) { part.max(by_shards) } else { part }
+}
+
 /// The part of a lane's room that is this owner's, at least 1. Tenants with waiting calls share the room by weight, and
 /// the owners share a tenant's part by how many of its calls wait at each. Room that no waiting call needs belongs to
 /// every owner, because each of them may be the next that needs it.
-pub fn part(
+pub(super) fn part(
     room: u32,
     own: &BTreeMap<Tenant, u32>,
     others: &BTreeMap<Tenant, u32>,

@@ -5,10 +5,12 @@ use std::collections::{BTreeMap, BTreeSet};
 use run::Timestamp;
 
 use super::waiting::Waiting;
-use super::{CallKey, Claim, Position, Tenant, WEIGHT_MAX};
+use super::{CallKey, Claim, Look, Position, Tenant, WEIGHT_MAX};
 
 /// What one call of a tenant with weight 1 costs, in virtual time.
-const COST: u64 = 1 << 20;
+const COST: u64 = 1 << 30;
+/// A tenant's share is in thousandths.
+pub(super) const WHOLE: u64 = 1000;
 /// So many tenants are remembered whether or not calls of theirs wait.
 const IDLE_TENANTS_MAX: usize = 64;
 
@@ -27,6 +29,8 @@ pub(crate) struct FairQueue {
 #[derive(Debug)]
 struct TenantState {
     weight: u32,
+    /// The part of its waiting calls that wait here, in thousandths: the others are served elsewhere.
+    share: u64,
     /// When its next call starts, in virtual time.
     next: u64,
     calls: Waiting,
@@ -34,7 +38,7 @@ struct TenantState {
 
 impl TenantState {
     fn cost(&self) -> u64 {
-        COST / u64::from(self.weight.clamp(1, WEIGHT_MAX))
+        COST * WHOLE / (u64::from(self.weight.clamp(1, WEIGHT_MAX)) * self.share)
     }
 }
 
@@ -60,12 +64,18 @@ impl FairQueue {
         waits.map(|(name, tenant)| (name, u32::try_from(tenant.calls.len()).unwrap_or(u32::MAX)))
     }
 
+    /// Sets the parts of the tenants' waiting calls that wait here.
+    pub(super) fn set_shares(&mut self, share: impl Fn(&Tenant) -> u64) {
+        self.tenants.iter_mut().for_each(|(name, tenant)| tenant.share = share(name).clamp(1, WHOLE));
+    }
+
     /// `is_first`: the call has had its turn and could not use it.
     pub(crate) fn insert(&mut self, (key, is_first): (CallKey, bool), claim: &Claim, now: Timestamp) {
         let Claim { tenant: name, weight, .. } = claim;
         let start = self.now;
         let tenant = self.tenants.entry(name.clone()).or_insert_with(|| TenantState {
             weight: *weight,
+            share: WHOLE,
             next: start,
             calls: Waiting::default(),
         });
@@ -114,20 +124,23 @@ impl FairQueue {
         }
     }
 
+    /// The position of a call. A reader may ask for it over and over, and calls are not handed out meanwhile, so it
+    /// looks at a bounded number of runs and tenants.
     pub(crate) fn position(&mut self, name: &Tenant, key: CallKey, now: Timestamp) -> Option<Position> {
+        let mut look = Look::default();
         let tenant = self.tenants.get_mut(name)?;
-        let (own, priority) = tenant.calls.ahead(key, now)?;
+        let (own, priority) = tenant.calls.ahead(key, now, &mut look)?;
         let at = tenant.next + own as u64 * tenant.cost();
-        let of_others = self.tenants.iter().filter(|(other, _)| *other != name).map(|(other, tenant)| {
-            if tenant.next > at {
-                return 0;
-            }
-            let (full, rest) = ((at - tenant.next) / tenant.cost(), (at - tenant.next) % tenant.cost());
+        let start_before = look.at(self.order.range(..(at, name.clone())));
+        let of_others = start_before.filter(|(_, other)| other != name).map(|(next, other)| {
+            let Some(tenant) = self.tenants.get(other) else { return 0 };
+            let (full, rest) = ((at - next) / tenant.cost(), (at - next) % tenant.cost());
             // Of two that start at the same time, the tenant whose name sorts first is taken first.
             let starts = full + u64::from(rest > 0 || other < name);
             tenant.calls.len().min(usize::try_from(starts).unwrap_or(usize::MAX))
         });
-        Some(Position { ahead: own + of_others.sum::<usize>(), waiting: self.waiting, priority })
+        let ahead = own + of_others.sum::<usize>();
+        Some(Position { ahead, is_exact: !look.is_cut, waiting: self.waiting, priority })
     }
 
     /// Tenants that owe nothing are forgotten.

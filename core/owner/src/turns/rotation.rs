@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use run::{CallIndex, RunId, Timestamp};
 
-use super::CallKey;
+use super::{CallKey, Look};
 
 /// The place of a run in the rotation: runs of a round by the time at which they joined.
 type Turn = (u64, Timestamp, RunId);
@@ -60,18 +60,18 @@ impl Rotation {
         Some(CallKey { run, call })
     }
 
-    /// How many calls are handed out before this one.
-    pub(super) fn ahead(&self, key: CallKey) -> Option<usize> {
+    /// How many calls are handed out before this one; at least so many, if the look was cut short.
+    pub(super) fn ahead(&self, key: CallKey, look: &mut Look) -> Option<usize> {
         let ((round, since, run), calls) = self.runs.get(&key.run)?;
-        let own = calls.iter().position(|call| *call == key.call)?;
-        let round = round + own as u64;
-        let before = |((first, joined, other), calls): &(Turn, BTreeSet<CallIndex>)| {
-            if other == run {
-                return own;
-            }
-            let rounds = (round + u64::from((joined, other) < (since, run))).saturating_sub(*first);
-            calls.len().min(usize::try_from(rounds).unwrap_or(usize::MAX))
-        };
-        Some(self.runs.values().map(before).sum())
+        calls.get(&key.call)?;
+        let own = look.at(calls.range(..key.call)).count();
+        let turn = (round + own as u64, *since, *run);
+        let before = look.at(self.order.range(..turn)).filter(|(.., other)| other != run);
+        let of_others = before.map(|(first, joined, other)| {
+            let rounds = turn.0 + u64::from((joined, other) < (since, run)) - first;
+            let calls = self.runs.get(other).map_or(0, |(_, calls)| calls.len());
+            calls.min(usize::try_from(rounds).unwrap_or(usize::MAX))
+        });
+        Some(own + of_others.sum::<usize>())
     }
 }

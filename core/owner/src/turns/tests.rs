@@ -6,6 +6,7 @@ use std::time::Duration;
 use proptest::prelude::*;
 use run::{CallIndex, Priority, RunId, TenantId, Timestamp};
 
+use super::divide::part;
 use super::*;
 
 const START: Timestamp = Timestamp(1_700_000_000_000);
@@ -177,6 +178,29 @@ fn a_higher_priority_comes_first_and_a_call_that_waits_long_rises() {
 }
 
 #[test]
+fn a_position_far_behind_is_not_counted_to_the_end_and_one_in_front_is() {
+    let mut story = full(1);
+    for number in 0..20_000 {
+        story.ask(key(number, 0), &tenant("busy"), Priority::Normal);
+    }
+    for number in 30_000..31_000 {
+        story.ask(key(number, 0), &tenant(&format!("t{number}")), Priority::Normal);
+    }
+    let position = |story: &mut Story, key| {
+        let position = story.turns.position(key, story.now).expect("it waits");
+        (position.ahead, position.is_exact)
+    };
+    assert_eq!(position(&mut story, key(0, 0)), (0, true));
+    assert_eq!(position(&mut story, key(30_100, 0)), (101, true), "one of the busy tenant, and a hundred others");
+    let (ahead, is_exact) = position(&mut story, key(19_999, 0));
+    assert!(!is_exact && (LOOK_MAX..20_999).contains(&ahead), "{ahead}");
+    let (ahead, is_exact) = position(&mut story, key(30_999, 0));
+    assert!(!is_exact && (LOOK_MAX..1_000).contains(&ahead), "{ahead}");
+    story.ask(key(40_000, 0), &tenant("busy"), Priority::High);
+    assert_eq!(position(&mut story, key(40_000, 0)), (0, true));
+}
+
+#[test]
 fn a_turn_that_is_not_used_costs_its_tenant_nothing() {
     let mut story = full(1);
     for number in 0..10 {
@@ -256,6 +280,46 @@ fn owners_divide_the_room_by_what_each_has_waiting() {
     let weights = |name: &Tenant| if *name == tenant("a") { 3 } else { 1 };
     assert_eq!(part(100, &waits(&[("a", 500)]), &waits(&[("b", 500)]), weights), 75);
     assert_eq!(part(1, &waits(&[]), &waits(&[("a", 500)]), even), 1, "never nothing");
+    let slots = (100, 50);
+    assert_eq!(room(slots, &waits(&[("b", 10)]), None, even), 50, "without reports by the shards");
+    assert_eq!(room(slots, &waits(&[("b", 10)]), Some(&waits(&[("a", 20_000)])), even), 10);
+    assert_eq!(room(slots, &waits(&[]), Some(&waits(&[("a", 20_000)])), even), 50, "for calls that may come");
+}
+
+/// How many calls of each tenant two owners hand out while both have calls waiting. `waits`: what waits at each.
+fn handed_out_by_two(waits: [&[(&str, u32)]; 2]) -> BTreeMap<Tenant, usize> {
+    let demand = |calls: &[(&str, u32)]| calls.iter().map(|(name, calls)| (tenant(name), *calls)).collect();
+    let waits_at: [BTreeMap<Tenant, u32>; 2] = waits.map(demand);
+    let (mut all, mut number): (BTreeMap<Tenant, usize>, u32) = (BTreeMap::new(), 0);
+    for (own, others) in [(0, 1), (1, 0)] {
+        let (mut story, mut of) = (full(1), BTreeMap::new());
+        for (name, calls) in waits[own] {
+            for _ in 0..*calls {
+                number += 1;
+                story.ask(key(number, 0), &tenant(name), Priority::Normal);
+                of.insert(key(number, 0), tenant(name));
+            }
+        }
+        story.turns.set_shares(story.lane, &waits_at[own], &waits_at[others]);
+        let part = part(300, &waits_at[own], &waits_at[others], |_| 1);
+        for key in story.drain_some(key(FILLS, 0), part as usize) {
+            *all.entry(of[&key].clone()).or_default() += 1;
+        }
+    }
+    all
+}
+
+#[test]
+fn a_tenant_whose_calls_wait_at_several_owners_gets_no_more_than_one_whose_calls_wait_at_one() {
+    for waits in [
+        [&[("here", 400), ("both", 400)][..], &[("both", 400)][..]],
+        [&[("here", 400), ("both", 600)][..], &[("both", 200)][..]],
+        [&[("here", 400), ("both", 400)][..], &[("both", 400), ("there", 1)][..]],
+    ] {
+        let all = handed_out_by_two(waits);
+        let (here, both) = (all[&tenant("here")], all[&tenant("both")]);
+        assert!(here.abs_diff(both) <= 4, "{all:?} of {waits:?}");
+    }
 }
 
 /// A call that asks for its turn: tenant, run, priority.

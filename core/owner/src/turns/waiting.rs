@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use run::{Priority, Timestamp};
 
 use super::rotation::Rotation;
-use super::{AGING, CallKey, Claim};
+use super::{AGING, CallKey, Claim, Look};
 
 #[derive(Debug, Default)]
 pub(super) struct Waiting {
@@ -65,12 +65,12 @@ impl Waiting {
     }
 
     /// How many calls are taken before this one, and its priority.
-    pub(super) fn ahead(&mut self, key: CallKey, now: Timestamp) -> Option<(usize, Priority)> {
+    pub(super) fn ahead(&mut self, key: CallKey, now: Timestamp, look: &mut Look) -> Option<(usize, Priority)> {
         self.rise(now);
         let priority = self.calls.get(&key)?.priority;
         let own = level(priority);
         let higher: usize = self.levels[own + 1..].iter().map(Rotation::len).sum();
-        Some((higher + self.levels[own].ahead(key)?, priority))
+        Some((higher + self.levels[own].ahead(key, look)?, priority))
     }
 
     fn rise(&mut self, now: Timestamp) {

@@ -132,8 +132,8 @@ pub(crate) struct CoordinatorArgs {
     /// Serve the web console under /console (docs/howto/console.md); auto: with --auth
     #[arg(long, env = "TOOLYARD_CONSOLE", value_name = "WHEN", default_value = "auto")]
     console: ConsoleWhen,
-    /// The address of a trace in your tracing system, with {trace_id} in it: the web console links runs to it. It can be
-    /// read without a key
+    /// The address of a trace in your tracing system, with {trace_id} in it: the web console links runs to it. It can
+    /// be read without a key
     #[arg(long, env = "TOOLYARD_TRACE_URL", value_name = "URL", value_parser = trace_url)]
     trace_url: Option<String>,
     /// Pools that an autoscaler starts when they have calls, with commas between them. Their tools are offered and not

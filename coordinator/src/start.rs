@@ -141,8 +141,6 @@ struct Shared {
     quotas: Quotas,
     turns: TurnOrder,
     overview: Overview,
-    /// This coordinator's share of the overview.
-    figures: watch::Sender<OverviewShare>,
     pauses: Pauses,
     schedules: Schedules,
     registry: watch::Receiver<Arc<Registry>>,
@@ -154,7 +152,9 @@ impl Shared {
     /// Starts the owner of this coordinator's shards and the tasks that work for it.
     fn start_owner(&self, written: mpsc::Sender<Shard>, tasks: &mut Tasks) -> OwnerHandle {
         let (projector, index_task) = index::projector::new(self.index.clone(), self.log.clone(), self.owned.clone());
-        let (handle, owner_task) = owner::new(self.owner_io(projector, written));
+        let figures = nats::overview::own_share();
+        let shares = nats::overview::Shares::new(&self.broker, self.overview.clone(), figures.subscribe());
+        let (handle, owner_task) = owner::new(self.owner_io(projector, written, figures));
         tasks.spawn(|end| owner_task.keep(end));
         tasks.spawn(|end| index_task.keep(end));
         let files = nats::files::FileRequests::new(&self.broker);
@@ -166,7 +166,6 @@ impl Shared {
             let writer = history_writer::HistoryWriter { history, journals, results, owner, owned, stuck };
             tasks.spawn(|end| writer.keep(end));
         }
-        let shares = nats::overview::Shares::new(&self.broker, self.overview.clone(), self.figures.subscribe());
         tasks.spawn(|end| shares.keep(end));
         let records = nats::records::Records::of(&self.broker);
         tasks.spawn(|end| owner::records::serve(records, handle.clone(), self.owned.clone(), end));
@@ -174,7 +173,12 @@ impl Shared {
     }
 
     /// The IO of the owner of this coordinator's shards.
-    fn owner_io(&self, index: Projector, written: mpsc::Sender<Shard>) -> owner::Io {
+    fn owner_io(
+        &self,
+        index: Projector,
+        written: mpsc::Sender<Shard>,
+        overview: watch::Sender<OverviewShare>,
+    ) -> owner::Io {
         let (webhooks, letters) = self.notices.clone().map(|notices| (notices.webhooks, notices.queue)).unzip();
         owner::Io {
             feeds: nats::feed::Feeds::new(&self.broker),
@@ -190,7 +194,7 @@ impl Shared {
             callers: self.callers.clone(),
             quotas: self.quotas.clone(),
             turns: self.turns.clone(),
-            overview: self.figures.clone(),
+            overview,
             paused: self.pauses.current.clone(),
             webhooks: webhooks.unwrap_or_default(),
             letters,
@@ -346,7 +350,6 @@ impl Coordinator {
             quotas,
             turns,
             overview: Overview::default(),
-            figures: nats::overview::own_share(),
             pauses,
             schedules,
             registry,

@@ -242,7 +242,8 @@ async fn the_notices_of_a_run_come_in_order_though_the_first_is_refused_and_no_o
     })
     .await;
     let file = File::new(&receiver.url, "");
-    let yard = Yard::start_with(file.fixture()).await;
+    let log = tempfile::NamedTempFile::new().expect("a file");
+    let yard = Yard::start_with(file.fixture().with("TOOLYARD_LOG", "warn").logging_to(log.path())).await;
     let _worker = yard.worker().await;
     let run = yard.client.create(vec![question("ask")]).await;
     let give_up = Instant::now() + PATIENCE;
@@ -259,6 +260,10 @@ async fn the_notices_of_a_run_come_in_order_though_the_first_is_refused_and_no_o
     assert_eq!(taken[0], (other.id, "run.completed".to_owned()), "it did not wait");
     let of = |what: &str| (run.id.clone(), what.to_owned());
     assert_eq!(taken[1..], [of("run.requires_action"), of("run.completed")]);
+    // Its operator is warned, once for all three attempts.
+    let log = std::fs::read_to_string(log.path()).expect("a log");
+    let warned: Vec<&str> = log.lines().filter(|line| line.contains("delivering a notification failed")).collect();
+    assert!(warned.len() == 1 && warned[0].contains("it answered 500"), "{warned:#?}");
 }
 
 #[tokio::test]

@@ -24,7 +24,9 @@ interface Props {
   onChanged: () => void;
 }
 
+/** How often the reason is asked for while a call waits, and while it runs, when there is little to say. */
 const WHY_MS = 5_000;
+const WHY_RUNNING_MS = 30_000;
 
 /** Why a call waits, or why it ended as it did. It is asked for again while the call is open. */
 function useWhy(runId: string, callId: string, state: string | undefined): string {
@@ -42,7 +44,9 @@ function useWhy(runId: string, callId: string, state: string | undefined): strin
       } catch (error) {
         if (!stop.signal.aborted && !toApiError(error).isTransient) setWhy("");
       }
-      if (!stop.signal.aborted && !isFinal(state)) timer = setTimeout(ask, WHY_MS);
+      if (!stop.signal.aborted && !isFinal(state)) {
+        timer = setTimeout(ask, state === "CALL_STATE_RUNNING" ? WHY_RUNNING_MS : WHY_MS);
+      }
     };
     if (callId !== "") ask();
     return () => {

@@ -66,6 +66,7 @@ impl Deliverer {
         let mut pending = PendingNotifications::default();
         let (mut posts, mut removals) = (JoinSet::new(), JoinSet::new());
         let (mut incoming, mut after): (Option<Incoming>, u64) = (None, 0);
+        let mut is_failing = false;
         loop {
             if incoming.is_none() {
                 incoming = tokio::select! {
@@ -96,7 +97,7 @@ impl Deliverer {
             tokio::select! {
                 () = recalled.cancelled() => return,
                 Some(attempt) = posts.join_next() => {
-                    if let Some(taken) = self.settle(&mut pending, finished(attempt)) {
+                    if let Some(taken) = self.settle(&mut pending, finished(attempt), &mut is_failing) {
                         removals.spawn(remove(self.queue.clone(), taken.sequence));
                     }
                 }
@@ -145,14 +146,15 @@ impl Deliverer {
         pending.finish(notification.run, Instant::now());
     }
 
-    /// Returns the notification if it was accepted, or schedules a retry.
-    fn settle(&self, pending: &mut PendingNotifications, attempt: Attempt) -> Option<Arrived> {
+    /// Returns the notification if it was accepted, or schedules a retry. `is_failing`: the last attempt failed.
+    fn settle(&self, pending: &mut PendingNotifications, attempt: Attempt, is_failing: &mut bool) -> Option<Arrived> {
         let Attempt { notification: Arrived { run, noted, sequence, .. }, outcome } = attempt;
         let (now, endpoint) = (Instant::now(), self.endpoint.name.as_str());
         let notification = pending.first(run)?;
         let Untaken { reason, retry_after } = match outcome {
             Ok(Done::Taken) => {
                 metrics::webhook(endpoint, "delivered");
+                *is_failing = false;
                 return pending.finish(run, now);
             }
             Ok(Done::Gone) if notification.sequence == sequence => {
@@ -171,7 +173,12 @@ impl Deliverer {
         let age = ::nats::now().since(notification.at);
         let left = self.endpoint.give_up_after.saturating_sub(age);
         let pause = pause(age).max(retry_after.unwrap_or_default()).min(left);
-        tracing::info!(endpoint, id, reason, ?pause, "delivering a notification failed, retrying");
+        // An endpoint that is away fails for each notification, and each of them many times.
+        if std::mem::replace(is_failing, true) {
+            tracing::info!(endpoint, id, reason, ?pause, "delivering a notification failed again, retrying");
+        } else {
+            tracing::warn!(endpoint, id, reason, ?pause, "delivering a notification failed, retrying");
+        }
         pending.put_off(run, now + pause);
         None
     }

@@ -356,8 +356,13 @@ fn patterns(names: &[String]) -> Result<GlobSet, InvalidPattern> {
     set.build().map_err(|error| InvalidPattern(error.to_string()))
 }
 
-fn schema_of<Input: JsonSchema>() -> String {
-    schemars::schema_for!(Input).to_value().to_string()
+/// The schema of a type as JSON. The name of the type is left out: it tells a model nothing. Another title stays.
+pub(crate) fn schema_of<T: JsonSchema>() -> String {
+    let mut schema = schemars::schema_for!(T);
+    if schema.get("title").and_then(Value::as_str) == Some(&T::schema_name()) {
+        schema.remove("title");
+    }
+    schema.to_value().to_string()
 }
 
 /// A tool with arguments that fit.

@@ -13,6 +13,7 @@ use serde_json::Value;
 use crate::context::Context;
 use crate::error::ToolError;
 use crate::output::Output;
+use crate::table::schema_of;
 
 /// Something callable by name. The attribute [`tool`](macro@crate::tool) makes one of a plain function; this is the
 /// long form, for a tool with more to it than a function:
@@ -377,7 +378,7 @@ impl About {
     /// The schema of its result: that of `T`, as JSON. Results are not checked against it.
     #[must_use]
     pub fn output_schema<T: JsonSchema>(mut self) -> Self {
-        self.output_schema = schemars::schema_for!(T).to_value().to_string();
+        self.output_schema = schema_of::<T>();
         self
     }
 

@@ -57,6 +57,7 @@ async fn doc_comments_describe_the_tool_and_its_arguments() {
     assert_eq!(schema["properties"]["name"], json!({ "type": "string", "description": "Whom to greet" }));
     assert_eq!(schema["required"], json!(["name"]));
     assert_eq!(schema["properties"]["loudness"]["maximum"], 3);
+    assert_eq!(schema.get("title"), None, "a model needs no name of a type");
 }
 
 #[tokio::test]

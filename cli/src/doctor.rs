@@ -12,7 +12,7 @@ use crate::words::harmless;
 const EXAMPLES: &str = "\
 Examples:
   toolyard doctor
-  toolyard doctor --nats-url nats://broker:4222 --history s3://toolyard/production
+  toolyard doctor --nats-url nats://broker:4222 --history s3://bucket/toolyard
   toolyard doctor -o json | jq '.findings[] | select(.level != \"ok\")'
 
 It takes some seconds, in which it listens to workers. With -o json it writes

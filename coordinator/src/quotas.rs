@@ -85,8 +85,8 @@ struct Counted {
     others: HashMap<TenantId, Usage>,
     /// Calls that are queued or running, and those that wait for a slot of their tenant or tool.
     slots: Slots,
-    /// What is queued or running at the others.
-    others_running: Counts,
+    /// What is queued or running at the others: calls that no running call made, and calls that running calls made.
+    others_running: [Counts; 2],
 }
 
 #[derive(Debug, Default)]
@@ -289,6 +289,11 @@ struct Report {
     running_of_tenants: BTreeMap<String, u32>,
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     running_of_tools: BTreeMap<String, u32>,
+    /// The same of calls that running calls made.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    made_of_tenants: BTreeMap<String, u32>,
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    made_of_tools: BTreeMap<String, u32>,
     /// Calls that wait for their turn, by pool and by tenant; runs without a tenant have an empty name.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     waiting: BTreeMap<String, BTreeMap<String, u32>>,
@@ -470,15 +475,20 @@ impl Counted {
 
     /// The report to the others, and whether any running calls are limited.
     fn report(&mut self) -> Report {
-        let (mut running_of_tenants, mut running_of_tools) = (BTreeMap::new(), BTreeMap::new());
-        for (whose, count) in self.slots.counts() {
-            match whose {
-                Whose::Tenant(tenant) => running_of_tenants.insert(tenant.to_string(), count),
-                Whose::Tool(tool) => running_of_tools.insert(tool.to_string(), count),
-            };
-        }
+        let [(running_of_tenants, running_of_tools), (made_of_tenants, made_of_tools)] =
+            [false, true].map(|are_made| {
+                let (mut of_tenants, mut of_tools) = (BTreeMap::new(), BTreeMap::new());
+                for (whose, count) in self.slots.counts(are_made) {
+                    let sum: &mut u32 = match whose {
+                        Whose::Tenant(tenant) => of_tenants.entry(tenant.to_string()).or_default(),
+                        Whose::Tool(tool) => of_tools.entry(tool.to_string()).or_default(),
+                    };
+                    *sum = sum.saturating_add(count);
+                }
+                (of_tenants, of_tools)
+            });
         let (at_ms, tenants, waiting) = (::nats::now().0, self.usages(), BTreeMap::new());
-        Report { at_ms, tenants, running_of_tenants, running_of_tools, waiting }
+        Report { at_ms, tenants, running_of_tenants, running_of_tools, made_of_tenants, made_of_tools, waiting }
     }
 
     /// Our counts, for the others.

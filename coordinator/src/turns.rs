@@ -235,9 +235,10 @@ impl TurnOrder {
             let room = self.room(&state, &name, Some(lane), registry);
             let State { turns, others, .. } = &mut *state;
             turns.set_room(lane, room);
-            if let (Some(own), Some(others)) = (waiting.get(&name.pool), others.get(&name.pool)) {
-                turns.set_shares(lane, own, others);
-            }
+            // Without calls that wait elsewhere, each tenant has its whole share here again.
+            let nothing = BTreeMap::new();
+            let [own, others] = [&waiting, others].map(|of| of.get(&name.pool).unwrap_or(&nothing));
+            turns.set_shares(lane, own, others);
         }
     }
 

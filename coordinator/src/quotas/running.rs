@@ -54,7 +54,7 @@ impl Quotas {
         let limits = self.limits();
         let Counted { slots, others_running, .. } = &mut *self.counted();
         let limit = |whose: &Whose, is_made: bool| {
-            let others = others_running.get(whose).copied().unwrap_or_default();
+            let others = others_running[usize::from(is_made)].get(whose).copied().unwrap_or_default();
             let left = limits.left(known.part(self.running_limit(whose, registry)?, limits.of_all), others);
             // Calls that wait for one that they made would wait for each other, if others had taken the limit.
             let least = u32::from(is_made && known != Known::Soon);
@@ -131,19 +131,19 @@ fn whose(run: &Run, call: &Call, registry: &Registry) -> Vec<Whose> {
     run.tenant().cloned().map(Whose::Tenant).into_iter().chain([tool]).collect()
 }
 
-/// The sum of all others' counts.
-pub(super) fn sum(reports: &[Report]) -> Counts {
-    let mut all = Counts::new();
+/// The sums of all others' counts: of calls that no running call made, and of calls that running calls made.
+pub(super) fn sum(reports: &[Report]) -> [Counts; 2] {
+    let mut all = [Counts::new(), Counts::new()];
     for report in reports {
-        let tenants = report
-            .running_of_tenants
-            .iter()
-            .filter_map(|(name, count)| Some((Whose::Tenant(name.parse().ok()?), count)));
-        let tools =
-            report.running_of_tools.iter().filter_map(|(name, count)| Some((Whose::Tool(name.parse().ok()?), count)));
-        for (whose, count) in tenants.chain(tools) {
-            let sum = all.entry(whose).or_default();
-            *sum = sum.saturating_add(*count);
+        let running = (&report.running_of_tenants, &report.running_of_tools);
+        let made = (&report.made_of_tenants, &report.made_of_tools);
+        for (all, (tenants, tools)) in all.iter_mut().zip([running, made]) {
+            let tenants = tenants.iter().filter_map(|(name, count)| Some((Whose::Tenant(name.parse().ok()?), count)));
+            let tools = tools.iter().filter_map(|(name, count)| Some((Whose::Tool(name.parse().ok()?), count)));
+            for (whose, count) in tenants.chain(tools) {
+                let sum = all.entry(whose).or_default();
+                *sum = sum.saturating_add(*count);
+            }
         }
     }
     all

@@ -47,6 +47,8 @@ mod tests {
             tenants: BTreeMap::new(),
             running_of_tenants: BTreeMap::new(),
             running_of_tools: BTreeMap::new(),
+            made_of_tenants: BTreeMap::new(),
+            made_of_tools: BTreeMap::new(),
             waiting: report(BTreeMap::from([(pool(), calls.into())])),
         };
         let reports = [reported([(None, 1), (tenant("acme"), 2)]), reported([(None, 3), (tenant("other"), 4)])];

@@ -1,7 +1,7 @@
 //! Limits of the calls that are queued or running at once, of a tenant or of a tool: who has a slot, and who is next.
 //!
-//! - A call begins when each of its limits has a slot. It has all of its slots or none, so no call keeps one from others
-//!   while it waits for another.
+//! - A call begins when each of its limits has a slot. It has all of its slots or none, so no call keeps one from
+//!   others while it waits for another.
 //! - Calls that find none wait in the order of [`crate::turns`]: tenants share by weight, a tenant's calls come by
 //!   priority, a call that waits long rises, and runs take turns. A call that comes later waits behind them.
 //! - A call whose turn in its pool has not come gives its slots back. It has been through the line, so it takes a free
@@ -293,10 +293,11 @@ impl Slots {
         Some((line.whose.clone(), position))
     }
 
-    /// The calls that have begun and not ended, and that no running call made.
-    pub fn counts(&self) -> impl Iterator<Item = (&Whose, u32)> {
-        let roots = self.counts.iter().filter(|(line, count)| line.depth == 0 && **count > 0);
-        roots.map(|(line, count)| (&line.whose, *count))
+    /// The calls that have begun and not ended: those that no running call made, or those that running calls made, of
+    /// each depth.
+    pub fn counts(&self, are_made: bool) -> impl Iterator<Item = (&Whose, u32)> {
+        let counted = self.counts.iter().filter(move |(line, count)| (line.depth > 0) == are_made && **count > 0);
+        counted.map(|(line, count)| (&line.whose, *count))
     }
 
     /// Forgets the waiting calls of a run that is not open here any more.

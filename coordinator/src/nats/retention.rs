@@ -12,6 +12,7 @@ use tokio_util::sync::CancellationToken;
 use super::journal::{Journal, LogNow, ReadError};
 use super::snapshots::Snapshots;
 use crate::metrics::COUNTS;
+use crate::owner::FALLS_BEHIND;
 use crate::shards::Owned;
 
 /// How often it looks. A log that fills up in less than a minute needs more room, not more looks.
@@ -69,7 +70,9 @@ impl Retention {
     async fn count_aged(&self, log: &LogNow, aged: &mut Aged) -> Result<(), ReadError> {
         if self.has_history && aged.is_moved(log.first) {
             let kept = self.kept(log).await?;
-            count_unwritten(aged.handle_look(log.first, kept.unwritten_from));
+            // A shard without new entries tells a position that may be so far behind the log.
+            let unwritten_from = kept.unwritten_from.saturating_add(FALLS_BEHIND);
+            count_unwritten(aged.handle_look(log.first, unwritten_from));
         }
         Ok(())
     }

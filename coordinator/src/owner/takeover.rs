@@ -39,7 +39,7 @@ const UNREADABLE_MAX: u32 = 5;
 /// How long a takeover may take before it is reported as an error, and then how often.
 const TAKEOVER_LATE: Duration = Duration::from_secs(30);
 /// Entries of other shards after which a shard without entries of its own gets a barrier.
-const FALLS_BEHIND: u64 = 256;
+pub(crate) const FALLS_BEHIND: u64 = 256;
 /// How long a shard is followed after its last watcher has gone, because another may come.
 const UNWATCHED_MAX: Duration = Duration::from_secs(30);
 

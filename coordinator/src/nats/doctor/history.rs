@@ -127,7 +127,7 @@ impl Shards {
             Err(error) => return self.unread.push((shard, error)),
         };
         let waited = log.waited(position.map_or(0, |position| position.through));
-        if position.is_some_and(|position| position.through + 1 < log.first) {
+        if position.is_some_and(|position| position.through + NOTED_WITHIN < log.first) {
             self.missed.push(shard);
         } else if waited > LATE {
             self.late.push((shard, waited));

@@ -23,8 +23,8 @@ const HALF: Duration = Duration::from_secs(WINDOW.as_secs() / 2);
 const BUCKETS: usize = 28 * 8;
 /// Pairs of a tool and a pool in a share and in one response.
 pub(crate) const TOOLS_MAX: usize = 1000;
-/// Coordinators whose shares are kept: more than there are shards.
-const COORDINATORS_MAX: usize = 64;
+/// Coordinators whose shares are kept: as many as can own a shard.
+const COORDINATORS_MAX: usize = owner::SHARDS_MAX;
 /// How long a sum of the shares is served again.
 const SUM_KEPT: Duration = Duration::from_secs(1);
 

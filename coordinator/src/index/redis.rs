@@ -210,6 +210,10 @@ impl RedisStore {
         }
         pipeline.cmd("EVAL").arg(PRUNE).arg(2).arg(SETS).arg(TOOLS).ignore();
         self.one::<()>(&pipeline).await?;
+        if self.listed.is_some() {
+            // So that it is known if runs are to be listed for longer later.
+            self.cut(::nats::now().before(self.kept())).await?;
+        }
 
         // What is written is in the sets again. The summaries expire some time after the end.
         for places in old.into_iter().collect::<Vec<_>>().chunks(ERASE_RUNS) {

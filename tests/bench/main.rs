@@ -82,6 +82,9 @@ struct Arguments {
     /// GB.
     #[arg(long, default_value_t = 50_000)]
     history_runs: u64,
+    /// Runs in the section of the index. A million take some minutes.
+    #[arg(long, default_value_t = 50_000)]
+    index_runs: u32,
     #[command(flatten)]
     steady: steady::Load,
     #[command(flatten)]
@@ -129,7 +132,7 @@ enum Section {
     /// Calls at a steady rate for minutes, with the broker in a memory cgroup and a log that is far too small for all
     /// of them. Needs what the memory section needs; left out unless it is asked for.
     Steady,
-    /// Rebuilding the index from the log, in memory and in Redis.
+    /// Lists, counts and the overview over many runs, and rebuilding the index from the log, in memory and in Redis.
     Index,
     /// Erasing runs of which nothing is kept, among 100,000 others.
     Erase,
@@ -264,7 +267,7 @@ async fn measure_all(arguments: &Arguments) -> anyhow::Result<()> {
         steady::measure(arguments.steady, &mut results).await?;
     }
     if wanted(Section::Index) {
-        index::measure(effort, &mut results).await?;
+        index::measure(effort, arguments.index_runs, &mut results).await?;
     }
     if wanted(Section::Erase) {
         erase::measure(effort, &mut results).await?;

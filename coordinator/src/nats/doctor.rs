@@ -136,8 +136,8 @@ pub async fn examine(nats_url: &str, credentials: &Credentials, kept: Option<&Hi
             findings.push(Finding::fail("log", found, "start a coordinator here: it makes what it needs"));
         }
         Err(error) => {
-            let advice = "check that its servers are up and have elected a leader: `nats stream info ty-log`. It is the \
-                log's first partition: until it answers, no coordinator and no worker can start, and those that run go \
+            let advice = "check that its servers are up and have elected a leader: `nats stream info ty-log`. It is \
+                the log's first partition: until it answers, no coordinator and no worker can start, and those that run go \
                 on with the other partitions";
             findings.push(Finding::fail("log", error, advice));
         }

@@ -133,8 +133,8 @@ pub enum SetupError {
     )]
     Refused { what: String, reason: String },
     #[error(
-        "{what} at the broker has not answered for {} s: {reason}. Has it a leader? No coordinator can start without it, \
-        and those that run go on. `toolyard doctor` says which servers are away", SETUP_PATIENCE.as_secs()
+        "{what} at the broker has not answered for {} s: {reason}. Has it a leader? No coordinator can start without \
+        it, and those that run go on. `toolyard doctor` says which servers are away", SETUP_PATIENCE.as_secs()
     )]
     NotReady { what: String, reason: String },
     #[error("JetStream is off at the single broker {server}: start nats-server with -js")]

@@ -73,7 +73,7 @@ impl ShardSet {
         self
     }
 
-    /// The shards of one of its partitions, each of which has its turn. All shards if they are of one partition.
+    /// The shards of one of its partitions. Each partition has its turn. All shards if they are of one partition.
     #[must_use]
     pub fn in_turn(self, turn: u64) -> Self {
         let bits = |partition: usize| {

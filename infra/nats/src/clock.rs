@@ -25,7 +25,10 @@ const DRIFT: Duration = Duration::from_millis(50);
 const WORTH_A_WORD_MS: i64 = 500;
 
 #[derive(Debug, thiserror::Error)]
-#[error("stream {stream} at the broker, the first partition of the log, does not say what time it is: {0}", stream = names::STREAM)]
+#[error(
+    "stream {stream} at the broker, the first partition of the log, does not say what time it is: {0}",
+    stream = names::STREAM
+)]
 pub struct ClockError(String);
 
 /// Keeps the process's clock right.

@@ -79,7 +79,6 @@ use crate::trace;
 use crate::turns::TurnOrder;
 
 pub(crate) use self::past::OpenAmong;
-pub(crate) use self::takeover::FALLS_BEHIND;
 pub(crate) use self::tally::job_bytes;
 pub(crate) use self::watcher::{Before, Live, Standing};
 pub(crate) use owner::OVERDUE;

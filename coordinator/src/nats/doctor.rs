@@ -137,8 +137,8 @@ pub async fn examine(nats_url: &str, credentials: &Credentials, kept: Option<&Hi
         }
         Err(error) => {
             let advice = "check that its servers are up and have elected a leader: `nats stream info ty-log`. It is \
-                the log's first partition: until it answers, no coordinator and no worker can start, and those that run go \
-                on with the other partitions";
+                the log's first partition: until it answers, no coordinator and no worker can start, and those that \
+                run go on with the other partitions";
             findings.push(Finding::fail("log", error, advice));
         }
     }

@@ -4,7 +4,7 @@
 
 use std::time::Duration;
 
-use owner::retention::{Aged, CARRIED_AFTER, Kept, Leaving, LogState, SETTLED_AFTER, Tail};
+use owner::retention::{Aged, CARRIED_AFTER, FALLS_BEHIND, Kept, Leaving, LogState, SETTLED_AFTER, Tail};
 use proto::convert::snapshot::Needs;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
@@ -12,7 +12,6 @@ use tokio_util::sync::CancellationToken;
 use super::journal::{Journal, LogNow, ReadError};
 use super::snapshots::Snapshots;
 use crate::metrics::COUNTS;
-use crate::owner::FALLS_BEHIND;
 use crate::shards::Owned;
 
 /// How often it looks. A log that fills up in less than a minute needs more room, not more looks.

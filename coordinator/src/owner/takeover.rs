@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use owner::erasure::{Erasures, OwedErasure};
-use owner::retention::Unwritten;
+use owner::retention::{FALLS_BEHIND, Unwritten};
 use owner::{Known, Outbox, Phase, SnapshotSchedule, Takeover};
 use proto::convert::snapshot::{Needs, Snapshot};
 use run::{Partition, RunId, Shard, TenantId, Timestamp};
@@ -38,8 +38,6 @@ const PAUSE: Duration = Duration::from_millis(500);
 const UNREADABLE_MAX: u32 = 5;
 /// How long a takeover may take before it is reported as an error, and then how often.
 const TAKEOVER_LATE: Duration = Duration::from_secs(30);
-/// Entries of other shards after which a shard without entries of its own gets a barrier.
-pub(crate) const FALLS_BEHIND: u64 = 256;
 /// How long a shard is followed after its last watcher has gone, because another may come.
 const UNWATCHED_MAX: Duration = Duration::from_secs(30);
 

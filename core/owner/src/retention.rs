@@ -18,6 +18,9 @@ pub const CARRIED_AFTER: Duration = Duration::from_secs(20 * 3600);
 /// The part of the log, in percent, above which the oldest go although the history does not have them. New work is
 /// refused at 85 %, and losing the history must not stop it.
 pub const UNWRITTEN_PERCENT: u8 = 80;
+/// Entries of other shards after which a shard without entries of its own gets a barrier: its position is never further
+/// behind the log.
+pub const FALLS_BEHIND: u64 = 256;
 /// For fewer entries a log that is too full is not cut: each cut makes the broker look at all its consumers.
 const ENTRIES_MIN: u64 = 512;
 

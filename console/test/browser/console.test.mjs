@@ -51,6 +51,8 @@ test("a run is listed, its output comes in order, and a question is answered", a
   await shown.page.locator(".virtual-scroll").evaluate((element) => {
     element.scrollTop = 0;
   });
+  const isFirst = (first) => document.querySelector(".speaker .mono")?.textContent === first;
+  await shown.page.waitForFunction(isFirst, expected[0]);
   const speakers = new Set();
   for (let top = 0; speakers.size < expected.length && top < 5_000; top += 200) {
     for (const speaker of await shown.page.locator(".speaker .mono").allInnerTexts()) speakers.add(speaker);

@@ -266,21 +266,24 @@ impl Slots {
     /// its call to be begun.
     pub fn call_next(&mut self, limit: &Limit<'_>, now: Timestamp) -> BTreeSet<RunId> {
         let mut next = BTreeSet::new();
-        for line in self.lines.keys().cloned().collect::<Vec<_>>() {
-            let mut room = self.room(&line, limit);
-            while room > 0
+        // Slots of the calls that are called here.
+        let mut promised: BTreeMap<Line, u32> = BTreeMap::new();
+        // Lines of tools come before those of tenants: otherwise calls of a tenant would take a tool's slots each time
+        // before the calls that wait for that tool.
+        for line in self.lines.keys().rev().cloned().collect::<Vec<_>>() {
+            while self.left(&line, limit, &promised) > 0
                 && let Some(beginner) = self.take_first(&line, now)
             {
                 // Its other limit may be reached: then it waits there, and keeps no slot from those behind it.
-                let lines = beginner.by.iter().map(|whose| Line { whose: whose.clone(), depth: line.depth });
-                match lines.into_iter().find(|line| self.room(line, limit) == 0) {
-                    Some(full) => self.wait(full, (beginner, true), now),
-                    None => {
-                        room -= 1;
-                        next.insert(beginner.key.run);
-                        self.called.insert(beginner.key, Some(line.clone()));
-                    }
+                let by = beginner.by.iter().map(|whose| Line { whose: whose.clone(), depth: line.depth });
+                let by: Vec<Line> = by.collect();
+                if let Some(full) = by.iter().find(|line| self.left(line, limit, &promised) == 0) {
+                    self.wait(full.clone(), (beginner, true), now);
+                    continue;
                 }
+                by.into_iter().for_each(|line| *promised.entry(line).or_default() += 1);
+                next.insert(beginner.key.run);
+                self.called.insert(beginner.key, Some(line.clone()));
             }
         }
         next
@@ -326,6 +329,11 @@ impl Slots {
     fn room(&self, line: &Line, limit: &Limit<'_>) -> u32 {
         let count = self.counts.get(line).copied().unwrap_or_default();
         limit(&line.whose, line.depth > 0).map_or(u32::MAX, |limit| limit.saturating_sub(count))
+    }
+
+    /// The room without what is promised.
+    fn left(&self, line: &Line, limit: &Limit<'_>, promised: &BTreeMap<Line, u32>) -> u32 {
+        self.room(line, limit).saturating_sub(promised.get(line).copied().unwrap_or_default())
     }
 
     /// `is_first`: it has been at the head of a line before.

@@ -153,6 +153,20 @@ fn a_call_that_waits_for_one_limit_keeps_no_slot_of_the_other() {
 }
 
 #[test]
+fn calls_of_a_tenant_at_its_limit_do_not_take_the_slots_of_a_tool_before_those_that_wait_for_it() {
+    let mut story = Story { of_tenant: Some(1), ..Story::of_tool(1) };
+    assert!(story.ask(0, "acme", Priority::Normal));
+    assert!(!story.ask(1, "acme", Priority::Normal), "its tenant has no slot left");
+    assert!(!story.ask(2, "acme", Priority::Normal));
+    assert!(!story.ask(9, "other", Priority::Normal), "its tool has none");
+    assert_eq!(story.end(0), [key(9).run]);
+    assert!(story.ask(9, "other", Priority::Normal));
+    assert_eq!(story.end(9), [key(1).run]);
+    assert!(story.ask(1, "acme", Priority::Normal));
+    assert_eq!(story.end(1), [key(2).run]);
+}
+
+#[test]
 fn what_is_lost_or_has_no_limit_any_more_waits_for_nothing() {
     let mut story = Story::of_tool(1);
     for number in 0..4 {

@@ -23,10 +23,6 @@ pub(crate) struct HistoryArgs {
     #[arg(long, env = "TOOLYARD_HISTORY_RETENTION", value_name = "SPAN", default_value = "30d")]
     #[arg(value_parser = retention)]
     history_retention: Duration,
-    /// How long runs of the history are listed after their end, with --redis-url: from 25h to 366d. Redis needs some KB
-    /// for each. Without it, as long as the history keeps them
-    #[arg(long, env = "TOOLYARD_INDEX_RETENTION", value_name = "SPAN", value_parser = retention)]
-    index_retention: Option<Duration>,
     /// The endpoint of the history's bucket if it is not AWS: MinIO, Ceph and others that support S3 with conditional
     /// writes
     #[arg(long, env = "TOOLYARD_HISTORY_ENDPOINT", value_name = "URL")]
@@ -40,11 +36,6 @@ pub(crate) struct HistoryArgs {
 }
 
 impl HistoryArgs {
-    /// How long runs of the history are listed, if not as long as it keeps them.
-    pub(crate) fn listed(&self) -> Option<Duration> {
-        self.index_retention
-    }
-
     /// `None`: runs are kept in the log alone.
     pub(crate) fn open(self) -> Result<Option<History>, Failure> {
         if self.history == "none" {
@@ -58,7 +49,7 @@ impl HistoryArgs {
     }
 }
 
-fn retention(text: &str) -> Result<Duration, String> {
+pub(crate) fn retention(text: &str) -> Result<Duration, String> {
     let retention = crate::list::span(text)?;
     if (RETENTION_MIN..=RETENTION_MAX).contains(&retention) {
         Ok(retention)

@@ -18,7 +18,7 @@ use crate::broker::BrokerArgs;
 use crate::bucket::BucketArgs;
 use crate::collaboration::CollaborationArgs;
 use crate::exit::{Exit, Failure};
-use crate::history::HistoryArgs;
+use crate::history::{HistoryArgs, retention};
 use crate::interrupts::Interrupts;
 use crate::mcp::{self, McpArgs};
 use crate::observe::{ObserveArgs, finish};
@@ -85,6 +85,10 @@ pub(crate) struct CoordinatorArgs {
     bucket: BucketArgs,
     #[command(flatten)]
     history: HistoryArgs,
+    /// How long runs of the history are listed after their end, with --redis-url: from 25h to 366d. Redis needs some KB
+    /// for each. Without it, as long as the history keeps them
+    #[arg(long, env = "TOOLYARD_INDEX_RETENTION", value_name = "SPAN", value_parser = retention)]
+    index_retention: Option<Duration>,
     /// The Redis or Valkey server in which coordinators share the index of runs, rediss:// for TLS. Without it each
     /// keeps its own in memory
     #[arg(long, env = "TOOLYARD_REDIS_URL", value_name = "URL", hide_env_values = true)]
@@ -299,7 +303,6 @@ pub(crate) async fn coordinator(args: CoordinatorArgs) -> Result<Exit, Failure> 
     let erase_after = Duration::from_secs(args.erase_after);
     let hooks = read_hooks(hooks.as_deref())?;
     let webhooks = read_webhooks(args.webhooks.as_deref())?;
-    let listed = args.history.listed();
     let (bucket, history) = (args.bucket.open()?, args.history.open()?);
     let log = LogOptions {
         durability,
@@ -327,7 +330,7 @@ pub(crate) async fn coordinator(args: CoordinatorArgs) -> Result<Exit, Failure> 
             Some(history) => coordinator.with_history(history),
             None => coordinator,
         };
-        let coordinator = listed.into_iter().fold(coordinator, Coordinator::listing_for);
+        let coordinator = args.index_retention.into_iter().fold(coordinator, Coordinator::listing_for);
         coordinator.erasing_after(erase_after).on_demand(args.on_demand).serve(stop.clone(), || {}).await
     });
     let served = interrupts.stop_well(serving, &stop).await;

@@ -92,7 +92,11 @@ fn failed(url: String, source: async_nats::ConnectError) -> ConnectError {
 
 fn log(event: &Event) {
     match event {
-        Event::ServerError(error) => tracing::error!(%error, "the broker refused something; are permissions missing?"),
+        Event::ServerError(error) => tracing::error!(
+            %error,
+            "the broker refused something; are permissions missing? Those of an older release lack some: write them \
+            again with `toolyard nats-config`"
+        ),
         Event::SlowConsumer(subscription) => tracing::warn!(subscription, "messages of the broker were dropped"),
         Event::Disconnected => tracing::warn!("lost the broker, reconnecting"),
         Event::Connected | Event::LameDuckMode | Event::Draining | Event::Closed | Event::ClientError(_) => {

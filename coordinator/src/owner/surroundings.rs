@@ -29,6 +29,10 @@ impl<'a> Surroundings<'a> {
     }
 }
 
+fn slot(has_turn: bool) -> Slot {
+    if has_turn { Slot::Free } else { Slot::Full }
+}
+
 impl World for Surroundings<'_> {
     type Workers = Registry;
 
@@ -47,23 +51,25 @@ impl World for Surroundings<'_> {
             self.io.turns.leave(run.id(), call.index());
             return Slot::Free;
         }
-        if !self.limited.is_on && self.io.quotas.limits_running(registry) {
-            return Slot::Uncounted;
+        if !self.limited.is_on {
+            let is_uncounted = self.io.quotas.limits_running(registry);
+            let has_turn = || self.io.turns.take(run, call, registry);
+            return if is_uncounted { Slot::Uncounted } else { slot(has_turn()) };
         }
         if self.io.turns.is_waiting(run.id(), call.index()) {
             return Slot::Full;
         }
         // First the slot of its tenant or tool: a call without one must not keep a place in the pool's turns, and asks
         // for its turn when a slot is free.
-        if self.limited.is_on && !self.io.quotas.begin(run, call, registry, self.limited.known) {
+        if !self.io.quotas.begin(run, call, registry, self.limited.known) {
             self.io.turns.give_back(run.id(), call.index());
             return Slot::Full;
         }
-        if !self.io.turns.take(run, call, registry) {
+        let has_turn = self.io.turns.take(run, call, registry);
+        if !has_turn {
             self.io.quotas.give_back(run.id(), call.index());
-            return Slot::Full;
         }
-        Slot::Free
+        slot(has_turn)
     }
 
     fn denial(&self, run: &Run, call: &Call) -> Option<CallError> {

@@ -56,6 +56,19 @@ fn check_version(version: u32) -> Result<(), InvalidMessage> {
     if version == VERSION { Ok(()) } else { Err(InvalidMessage::Version(version)) }
 }
 
+/// Converts each into a vector of exactly their number. `collect` would go on in the memory of the wire's vector, which
+/// has room for four at least, each several times as large, and is kept as long as the entry.
+fn each_in<W, D>(
+    wire: Vec<W>,
+    mut convert: impl FnMut(W) -> Result<D, InvalidMessage>,
+) -> Result<Vec<D>, InvalidMessage> {
+    let mut all = Vec::with_capacity(wire.len());
+    for one in wire {
+        all.push(convert(one)?);
+    }
+    Ok(all)
+}
+
 /// Ten thousand years, the longest duration that the format can represent.
 const DURATION_SECONDS_MAX: i64 = 315_576_000_000;
 
@@ -167,7 +180,7 @@ fn contents_out(contents: &[Content]) -> Vec<v1::Content> {
 }
 
 fn contents_in(wire: Vec<v1::Content>) -> Result<Vec<Content>, InvalidMessage> {
-    wire.into_iter().map(content_in).collect()
+    each_in(wire, content_in)
 }
 
 fn progress_out(progress: &Progress) -> v1::Progress {

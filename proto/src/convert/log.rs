@@ -19,8 +19,8 @@ use self::spec::{spec_in, spec_out, specs_in, specs_out};
 use super::fields::{fields_in, fields_out};
 use super::requester::{requester_in, requester_out, roles_out};
 use super::{
-    InvalidMessage, VERSION, check_version, content_in, content_out, contents_in, contents_out, error_in, error_out,
-    parent_in, parent_out, progress_in, progress_out, rules, rules_out,
+    InvalidMessage, VERSION, check_version, content_in, content_out, contents_in, contents_out, each_in, error_in,
+    error_out, parent_in, parent_out, progress_in, progress_out, rules, rules_out,
 };
 use crate::subject::{Subject, SubjectKind};
 use crate::wire::v1::{self as wire, event::Kind};
@@ -72,8 +72,8 @@ pub fn decode(subject: &Subject, payload: Bytes, sequence: u64, at: Timestamp) -
     let entry = wire::Entry::decode(payload)?;
     check_entry_version(entry.version)?;
     let (attempt, not_after) = (entry.attempt, not_after_in(entry.not_after_ms));
-    let events = entry.events.into_iter().map(|event| event_in(event, &subject.place, attempt));
-    Ok(Entry { sequence, at, not_after, hooked: entry.hooked, events: events.collect::<Result<_, _>>()? })
+    let events = each_in(entry.events, |event| event_in(event, &subject.place, attempt))?;
+    Ok(Entry { sequence, at, not_after, hooked: entry.hooked, events })
 }
 
 /// An older release would ignore a delay, required hooks, the answer of a hook, the limit on bytes and tools that are
@@ -322,7 +322,7 @@ fn event_in(event: wire::Event, place: &SubjectKind, attempt: Option<wire::Attem
             attempt: by_attempt(call)?,
             pool: pool.clone(),
             first: ChunkIndex(output.first),
-            chunks: output.chunks.into_iter().map(chunk_in).collect::<Result<_, _>>()?,
+            chunks: each_in(output.chunks, chunk_in)?,
         },
         (Kind::AttemptEnded(ended), SubjectKind::Output { call, pool }) => Event::AttemptEnded {
             attempt: by_attempt(call)?,

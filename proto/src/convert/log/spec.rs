@@ -7,7 +7,7 @@ use run::{
     WithoutWorker,
 };
 
-use super::{attempt_in, attempt_out, object};
+use super::{attempt_in, attempt_out, each_in, object};
 use crate::convert::api::without_worker;
 use crate::convert::fields::fields_out;
 use crate::convert::manifest::concurrency_out;
@@ -27,7 +27,7 @@ pub(super) fn specs_out(calls: &[Arc<CallSpec>]) -> Vec<wire::CallSpec> {
 }
 
 pub(super) fn specs_in(calls: Vec<wire::CallSpec>) -> Result<Vec<Arc<CallSpec>>, InvalidMessage> {
-    calls.into_iter().map(|spec| spec_in(spec).map(Arc::new)).collect()
+    each_in(calls, |spec| spec_in(spec).map(Arc::new))
 }
 
 pub(super) fn spec_out(spec: &CallSpec) -> wire::CallSpec {

@@ -4,9 +4,10 @@
 
 use std::time::Duration;
 
-use owner::retention::{Aged, CARRIED_AFTER, FALLS_BEHIND, Kept, Leaving, LogState, SETTLED_AFTER, Tail};
+use owner::retention::{Aged, CARRIED_AFTER, CUTS_APART, FALLS_BEHIND, Kept, Leaving, LogState, SETTLED_AFTER, Tail};
 use proto::convert::snapshot::Needs;
 use tokio::sync::watch;
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::journal::{Journal, LogNow, ReadError};
@@ -25,9 +26,17 @@ pub(crate) struct Retention {
     pub(crate) has_history: bool,
 }
 
+/// What was seen and done so far.
+#[derive(Default)]
+struct Past {
+    has_begun: bool,
+    aged: Aged,
+    cut_at: Option<Instant>,
+}
+
 impl Retention {
     pub(crate) async fn keep(self, stop: CancellationToken) {
-        let (mut has_begun, mut aged) = (false, Aged::default());
+        let mut past = Past::default();
         let mut look = tokio::time::interval(LOOK);
         look.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         loop {
@@ -37,7 +46,7 @@ impl Retention {
             }
             // Cut off, it is harmless: the broker removes the entries, or does not.
             let removed = tokio::select! {
-                removed = self.look(&mut has_begun, &mut aged) => removed,
+                removed = self.look(&mut past) => removed,
                 () = stop.cancelled() => return,
             };
             if let Err(error) = removed {
@@ -46,19 +55,19 @@ impl Retention {
         }
     }
 
-    async fn look(&self, has_begun: &mut bool, aged: &mut Aged) -> Result<(), ReadError> {
+    async fn look(&self, past: &mut Past) -> Result<(), ReadError> {
         let log = self.journal.now().await?;
         if self.journal.partition().shards().next().is_some_and(|first| self.owned.borrow().holds(first)) {
-            if !*has_begun {
+            if !past.has_begun {
                 self.journal.begin_cuts(&log).await?;
-                *has_begun = true;
+                past.has_begun = true;
             }
-            self.count_aged(&log, aged).await?;
-            self.remove(&log, aged).await?;
+            self.count_aged(&log, &mut past.aged).await?;
+            self.remove(&log, past).await?;
         }
         let carries_by = Tail { age: Some(self.tail.age.unwrap_or(CARRIED_AFTER).min(CARRIED_AFTER)), ..self.tail };
         let leaves_before = match self.state(&carries_by, &log).await? {
-            Some(state) => carries_by.leaving(&state, Kept::NOTHING).map_or(0, |leaving| leaving.from),
+            Some(state) => carries_by.leaving(&state, Kept::NOTHING, CUTS_APART).map_or(0, |leaving| leaving.from),
             None => 0,
         };
         self.journal.set_leaves_before(leaves_before);
@@ -76,12 +85,14 @@ impl Retention {
         Ok(())
     }
 
-    async fn remove(&self, log: &LogNow, aged: &mut Aged) -> Result<(), ReadError> {
+    async fn remove(&self, log: &LogNow, past: &mut Past) -> Result<(), ReadError> {
         let Some(state) = self.state(&self.tail, log).await? else { return Ok(()) };
-        if let Some(Leaving { from, unwritten }) = self.tail.leaving(&state, self.kept(log).await?) {
+        let rested = past.cut_at.map_or(CUTS_APART, |cut_at| cut_at.elapsed());
+        if let Some(Leaving { from, unwritten }) = self.tail.leaving(&state, self.kept(log).await?, rested) {
             self.journal.drop_before(from, log).await?;
             tracing::debug!(first = log.first, from, last = log.last, "removed the oldest entries of the log");
-            aged.handle_removed(from);
+            past.aged.handle_removed(from);
+            past.cut_at = Some(Instant::now());
             count_unwritten(unwritten);
         }
         Ok(())

@@ -21,8 +21,14 @@ pub const UNWRITTEN_PERCENT: u8 = 80;
 /// Entries of other shards after which a shard without entries of its own gets a barrier: its position is never further
 /// behind the log.
 pub const FALLS_BEHIND: u64 = 256;
-/// For fewer entries a log that is too full is not cut: each cut makes the broker look at all its consumers.
+/// For fewer entries a log that is too full is not cut.
 const ENTRIES_MIN: u64 = 512;
+/// A cut that removes less than one entry of so many waits for [`CUTS_APART`], and a log that is too full is cut to so
+/// much less than it may take. A cut costs the broker time for each entry that the log has, however few leave it
+/// (nats-server writes the index of the whole stream, 0.9 s for a million entries), and it stores nothing meanwhile.
+const CUT_PART: u64 = 4;
+/// A smaller part is cut if nothing was for so long.
+pub const CUTS_APART: Duration = Duration::from_secs(60);
 
 /// How much of runs that have ended the log keeps.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -47,10 +53,14 @@ pub struct Fill {
 }
 
 impl Fill {
-    /// How much is above a part of the limit.
-    fn above(self, percent: u8) -> u64 {
-        let allowed = u128::from(self.limit) * u128::from(percent) / 100;
-        self.used.saturating_sub(u64::try_from(allowed).unwrap_or(u64::MAX))
+    /// A part of the limit.
+    fn part(self, percent: u8) -> u64 {
+        let part = u128::from(self.limit) * u128::from(percent) / 100;
+        u64::try_from(part).unwrap_or(u64::MAX)
+    }
+
+    fn is_above(self, percent: u8) -> bool {
+        self.used > self.part(percent)
     }
 }
 
@@ -95,27 +105,42 @@ impl Tail {
     /// Whether anything is to go because the log is too full.
     #[must_use]
     pub fn is_exceeded(&self, bytes: Fill, messages: Fill) -> bool {
-        bytes.above(self.percent) > 0 || messages.above(self.percent) > 0
+        bytes.is_above(self.percent) || messages.is_above(self.percent)
     }
 
-    /// What leaves the log; `None` if nothing does now.
+    /// What leaves the log; `None` if nothing does now. `rested` is the time since the last cut.
     #[must_use]
-    pub fn leaving(&self, log: &LogState, kept: Kept) -> Option<Leaving> {
+    pub fn leaving(&self, log: &LogState, kept: Kept, rested: Duration) -> Option<Leaving> {
         let Kept { needed_from, unwritten_from } = kept;
-        let from = log.above(self.percent).max(log.young_from).min(log.settling_from).min(needed_from);
-        let from = from.min(unwritten_from.max(log.above(UNWRITTEN_PERCENT)));
-        let unwritten = from.saturating_sub(unwritten_from.max(log.first));
-        (from > log.first).then_some(Leaving { from, unwritten })
+        let excess_from = if self.is_exceeded(log.bytes, log.messages) {
+            let target = |fill: Fill| fill.part(self.percent) - fill.part(self.percent) / CUT_PART;
+            log.above(target)
+        } else {
+            0
+        };
+        let from = excess_from.max(log.young_from).min(log.settling_from).min(needed_from);
+        let from = from.min(unwritten_from.max(log.above(|fill| fill.part(UNWRITTEN_PERCENT))));
+        let leaving = from.checked_sub(log.first).filter(|leaving| *leaving > 0)?;
+        let is_large = leaving >= log.entries() / CUT_PART;
+        let is_almost_full = log.bytes.is_above(UNWRITTEN_PERCENT) || log.messages.is_above(UNWRITTEN_PERCENT);
+        if !is_large && !is_almost_full && rested < CUTS_APART {
+            return None;
+        }
+        Some(Leaving { from, unwritten: from.saturating_sub(unwritten_from.max(log.first)) })
     }
 }
 
 impl LogState {
-    /// The entry from which on the log takes no more than this part of its limits; 0 if it takes no more now.
-    fn above(&self, percent: u8) -> u64 {
-        let entries = (self.last + 1).saturating_sub(self.first);
+    fn entries(&self) -> u64 {
+        (self.last + 1).saturating_sub(self.first)
+    }
+
+    /// The entry from which on the log takes no more than is allowed; 0 if it takes no more now.
+    fn above(&self, allowed: impl Fn(Fill) -> u64) -> u64 {
         // As if all entries had the same size: the next decision corrects it.
         let share = |fill: Fill| {
-            let part = u128::from(entries) * u128::from(fill.above(percent)) / u128::from(fill.used.max(1));
+            let above = fill.used.saturating_sub(allowed(fill));
+            let part = u128::from(self.entries()) * u128::from(above) / u128::from(fill.used.max(1));
             u64::try_from(part).unwrap_or(u64::MAX)
         };
         let excess = share(self.bytes).max(share(self.messages));
@@ -184,7 +209,7 @@ mod tests {
     const FULL: Fill = Fill { used: 100, limit: 100 };
 
     fn leaves(tail: &Tail, log: &LogState, needed_from: u64) -> Option<u64> {
-        let leaving = tail.leaving(log, Kept { needed_from, unwritten_from: u64::MAX })?;
+        let leaving = tail.leaving(log, Kept { needed_from, unwritten_from: u64::MAX }, CUTS_APART)?;
         assert_eq!(leaving.unwritten, 0, "there is no history");
         Some(leaving.from)
     }
@@ -215,16 +240,36 @@ mod tests {
     fn a_log_that_is_too_full_loses_its_oldest_entries_until_it_is_not_and_none_that_a_copy_may_look_for() {
         let tail = Tail::default();
         for full in [LogState { bytes: FULL, ..log() }, LogState { messages: FULL, ..log() }] {
-            assert_eq!(leaves(&tail, &full, u64::MAX), Some(15_000), "half of it is above the limit");
+            assert_eq!(leaves(&tail, &full, u64::MAX), Some(16_200), "to three quarters of what ended runs may take");
             let settling = LogState { settling_from: 13_000, ..full };
             assert_eq!(leaves(&tail, &settling, u64::MAX), Some(13_000));
             assert_eq!(leaves(&tail, &LogState { settling_from: 10_000, ..full }, u64::MAX), None);
         }
-        let filling = Fill { used: 52, limit: 100 };
-        assert_eq!(leaves(&tail, &LogState { bytes: filling, ..log() }, u64::MAX), None, "not worth a cut");
+        let filling = |used| LogState { bytes: Fill { used, limit: 100 }, ..log() };
+        assert_eq!(leaves(&tail, &filling(50), u64::MAX), None, "it is no fuller than it may be");
+        assert_eq!(leaves(&tail, &filling(51), u64::MAX), Some(12_549));
+        let small = LogState { last: 10_999, ..filling(51) };
+        assert_eq!(leaves(&tail, &small, u64::MAX), None, "not worth a cut");
         let all = Tail { percent: 0, ..tail };
         assert_eq!(leaves(&all, &log(), u64::MAX), Some(20_000));
         assert_eq!(leaves(&all, &LogState { last: 9_999, ..log() }, u64::MAX), None, "it is empty");
+    }
+
+    #[test]
+    fn less_than_a_quarter_waits_until_nothing_was_cut_for_a_minute_unless_the_log_is_almost_full() {
+        let (tail, soon) = (Tail::default(), CUTS_APART / 2);
+        let needed = |needed_from| Kept { needed_from, unwritten_from: u64::MAX };
+        let cut = |log: &LogState, needed_from, rested| {
+            tail.leaving(log, needed(needed_from), rested).map(|leaving| leaving.from)
+        };
+        let exceeded = LogState { bytes: Fill { used: 60, limit: 100 }, ..log() };
+        assert_eq!(cut(&exceeded, u64::MAX, Duration::ZERO), Some(13_666));
+        assert_eq!(cut(&exceeded, 12_499, soon), None, "an open run begins there");
+        assert_eq!(cut(&exceeded, 12_500, soon), Some(12_500));
+        assert_eq!(cut(&exceeded, 12_499, CUTS_APART), Some(12_499));
+        assert_eq!(cut(&LogState { young_from: 10_001, ..log() }, u64::MAX, soon), None);
+        let almost = LogState { bytes: Fill { used: 81, limit: 100 }, ..log() };
+        assert_eq!(cut(&almost, 10_001, Duration::ZERO), Some(10_001));
     }
 
     #[test]
@@ -242,18 +287,19 @@ mod tests {
     #[test]
     fn what_the_history_lacks_stays_until_the_log_is_almost_full_and_then_as_little_of_it_goes_as_must() {
         let tail = Tail { percent: 50, age: None };
+        let leaving = |log: &LogState, kept| tail.leaving(log, kept, CUTS_APART);
         let lacks = |unwritten_from| Kept { needed_from: u64::MAX, unwritten_from };
         let fuller = LogState { bytes: Fill { used: 80, limit: 100 }, ..log() };
-        assert_eq!(tail.leaving(&fuller, lacks(0)), None, "the history has nothing, and there is room");
-        assert_eq!(tail.leaving(&fuller, lacks(11_000)), Some(Leaving { from: 11_000, unwritten: 0 }));
-        assert_eq!(tail.leaving(&fuller, lacks(19_000)), Some(Leaving { from: 13_750, unwritten: 0 }));
+        assert_eq!(leaving(&fuller, lacks(0)), None, "the history has nothing, and there is room");
+        assert_eq!(leaving(&fuller, lacks(11_000)), Some(Leaving { from: 11_000, unwritten: 0 }));
+        assert_eq!(leaving(&fuller, lacks(19_000)), Some(Leaving { from: 15_250, unwritten: 0 }));
         let full = LogState { bytes: Fill { used: 90, limit: 100 }, ..log() };
-        assert_eq!(tail.leaving(&full, lacks(0)), Some(Leaving { from: 11_111, unwritten: 1_111 }));
-        assert_eq!(tail.leaving(&full, lacks(11_000)), Some(Leaving { from: 11_111, unwritten: 111 }));
+        assert_eq!(leaving(&full, lacks(0)), Some(Leaving { from: 11_111, unwritten: 1_111 }));
+        assert_eq!(leaving(&full, lacks(11_000)), Some(Leaving { from: 11_111, unwritten: 111 }));
         let open = Kept { needed_from: 10_500, unwritten_from: 0 };
-        assert_eq!(tail.leaving(&full, open), Some(Leaving { from: 10_500, unwritten: 500 }), "an open run stays");
+        assert_eq!(leaving(&full, open), Some(Leaving { from: 10_500, unwritten: 500 }), "an open run stays");
         let aged = LogState { young_from: 15_000, ..log() };
-        assert_eq!(tail.leaving(&aged, lacks(12_000)), Some(Leaving { from: 12_000, unwritten: 0 }));
+        assert_eq!(leaving(&aged, lacks(12_000)), Some(Leaving { from: 12_000, unwritten: 0 }));
     }
 
     #[test]

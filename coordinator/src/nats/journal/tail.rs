@@ -20,11 +20,7 @@ use super::{Journal, NOTHING_THERE, ReadError, limits, millis};
 const CUT: &str = "cut";
 /// By how much the clocks of the broker's servers may differ: a run's id has the time of another one than its entries.
 const CLOCKS_DIFFER: Duration = Duration::from_secs(30);
-/// Entries that are removed at once, and the pause before the next ones: meanwhile the broker stores nothing.
-const DROPPED_AT_ONCE: u64 = 8192;
-const DROP_PAUSE: Duration = Duration::from_millis(100);
-/// How long the broker may take to remove the beginning of the log: it rewrites a block of its files, and looks at each
-/// consumer.
+/// How long the broker may take to remove the beginning of the log: it writes the index of all the others anew.
 const DROP_PATIENCE: Duration = Duration::from_secs(30);
 
 /// The log as its leader has it.
@@ -87,21 +83,13 @@ impl Journal {
         })
     }
 
-    /// Removes all entries before one, some at a time. Before that it is stored how old they are, for
-    /// [`Self::may_have_left`].
+    /// Removes all entries before one. Before that it is stored how old they are, for [`Self::may_have_left`].
     pub(crate) async fn drop_before(&self, sequence: u64, log: &LogNow) -> Result<(), ReadError> {
         self.store_cut(Cut { log: log.created, through: self.stored_at(sequence).await? }).await?;
         let context = ContextBuilder::new().timeout(DROP_PATIENCE).build(self.broker.client.clone());
         let stream = context.get_stream_no_info(self.stream).await.map_err(|error| ReadError::new(&error))?;
-        let mut first = log.first;
-        loop {
-            first = first.saturating_add(DROPPED_AT_ONCE).min(sequence);
-            stream.purge().sequence(first).await.map_err(|error| ReadError::new(&error))?;
-            if first >= sequence {
-                return Ok(());
-            }
-            tokio::time::sleep(DROP_PAUSE).await;
-        }
+        stream.purge().sequence(sequence).await.map_err(|error| ReadError::new(&error))?;
+        Ok(())
     }
 
     /// When an entry was stored, or the first one after it; the present if there is none.

@@ -12,7 +12,7 @@ use proto::v1::run_event::Event;
 use proto::v1::{self, run_service_client::RunServiceClient};
 use tonic::transport::Channel;
 
-use crate::roles::{self, Process};
+use crate::roles::{self, LogSize, Process};
 use crate::submission::Submission;
 
 /// Small unread messages that a connection may hold before the transport takes them for an attack; see
@@ -30,12 +30,13 @@ pub(crate) struct Fleet {
     pub(crate) slots: u32,
     /// Tools beside those that are called.
     pub(crate) tools: u32,
+    pub(crate) log: LogSize,
 }
 
 impl Default for Fleet {
     fn default() -> Self {
         // As many slots as the floor's worker takes jobs.
-        Self { coordinators: 1, workers: 1, workers_each: 1, slots: 512, tools: 0 }
+        Self { coordinators: 1, workers: 1, workers_each: 1, slots: 512, tools: 0, log: LogSize::ROOMY }
     }
 }
 
@@ -97,9 +98,10 @@ impl Yard {
         let options = local::BrokerOptions { monitored: true, ..local::BrokerOptions::default() };
         let broker = local::Broker::start(options, |line| eprintln!("{line}")).await?;
         let (mut coordinators, mut workers, mut clients) = (Vec::new(), Vec::new(), Vec::new());
+        let (url, log) = (broker.url(), fleet.log.arguments());
+        let arguments: Vec<&str> = ["coordinator", &url].into_iter().chain(log.iter().map(String::as_str)).collect();
         for _ in 0..fleet.coordinators {
-            let coordinator = roles::start(&["coordinator", &broker.url()], &of_coordinators).await?;
-            coordinators.push(coordinator);
+            coordinators.push(roles::start(&arguments, &of_coordinators).await?);
         }
         for _ in 0..CONNECTIONS_EACH {
             for coordinator in &coordinators {

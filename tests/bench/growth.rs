@@ -1,18 +1,19 @@
-//! The cost of a call as things grow: calls that the log holds, tools, workers, coordinators. Each in a yard of its
-//! own, all else being small.
+//! The cost of a call as things grow: calls that the log holds, calls that were made and have left it for the history,
+//! tools, workers, coordinators. Each in a yard of its own, all else being small.
 
 use serde_json::{Value, json};
 
 use crate::Effort;
-use crate::execute::{Fleet, Yard};
+use crate::execute::{Fleet, Looked, Yard};
 use crate::measure::{self, Latencies, rounded};
 use crate::process::Usages;
 use crate::results::Results;
+use crate::roles::LogSize;
 
 /// Fewer than usual, so that it can be seen what a single call waits for.
 const IN_FLIGHT: usize = 64;
 const SINGLES: u32 = 500;
-const RETAINED_MIN: u64 = 1_000;
+const CALLS_MIN: u64 = 1_000;
 const TOOLS: [u32; 4] = [1, 10, 100, 1_000];
 const WORKERS: [u32; 4] = [1, 10, 50, 200];
 const COORDINATORS: [usize; 3] = [1, 2, 4];
@@ -22,13 +23,23 @@ const SLOTS: u32 = 512;
 pub(crate) async fn measure(effort: Effort, results: &mut Results) -> anyhow::Result<()> {
     let mut rows = Vec::new();
     let yard = Yard::start(Fleet::default()).await?;
-    let mut retained = RETAINED_MIN;
-    while retained <= effort.retained_max {
+    for retained in counts(effort) {
         eprintln!("growth: {retained} retained calls");
         let missing = retained.saturating_sub(yard.log().await?.0 / 2);
         measure::each(IN_FLIGHT, 0..missing, |_| yard.call()).await?;
         rows.push(row(json!({ "retained_calls": retained }), &yard, effort).await?);
-        retained *= 10;
+    }
+    drop(yard);
+    let folder = tempfile::tempdir()?;
+    let looked = Looked { history: Some(folder.path().to_owned()), ..Looked::default() };
+    let yard = Yard::start_looked_at(Fleet { log: LogSize::SHORT, ..Fleet::default() }, &looked).await?;
+    let mut made = 0;
+    for calls in counts(effort) {
+        eprintln!("growth: {calls} calls with a history");
+        measure::each(IN_FLIGHT, made..calls, |_| yard.call()).await?;
+        made = calls;
+        let (log_messages, _) = yard.log().await?;
+        rows.push(row(json!({ "calls_made": calls, "log_messages": log_messages }), &yard, effort).await?);
     }
     drop(yard);
     for tools in TOOLS {
@@ -49,6 +60,12 @@ pub(crate) async fn measure(effort: Effort, results: &mut Results) -> anyhow::Re
     }
     results.set("growth", rows);
     Ok(())
+}
+
+/// From a thousand calls to as many as are asked for.
+fn counts(effort: Effort) -> impl Iterator<Item = u64> {
+    let counts = std::iter::successors(Some(CALLS_MIN), |calls| Some(calls * 10));
+    counts.take_while(move |calls| *calls <= effort.retained_max)
 }
 
 /// A rate, a latency and a cost, added to what grew.

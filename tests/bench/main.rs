@@ -72,7 +72,7 @@ struct Arguments {
     /// Calls in flight, in the section of calls. The cost of a call is always measured with 256.
     #[arg(long, value_delimiter = ',', default_values_t = calls::IN_FLIGHT)]
     in_flight: Vec<usize>,
-    /// Calls that the log holds at the end of the growth section.
+    /// Calls that the log holds, and that were made with a history, at the end of the growth section.
     #[arg(long, default_value_t = 100_000)]
     retained_max: u64,
     /// MiB of the log in the memory section; the chart has 1024.

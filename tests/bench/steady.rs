@@ -19,10 +19,6 @@ use crate::submission::Submission;
 
 /// The broker's memory.
 const LIMIT: u64 = 512 << 20;
-/// The log, which leaves room on a disk of 2 GiB for the other streams of the broker.
-const LOG_BYTES: u64 = 1 << 30;
-/// The part of the log that runs which have ended may take.
-const TAIL_PERCENT: u8 = 10;
 /// Calls under way beyond which no more begin; those are counted as not made.
 const UNDER_WAY_MAX: usize = 4096;
 const MINUTE: Duration = Duration::from_secs(60);
@@ -56,8 +52,8 @@ impl Counts {
 pub(crate) async fn measure(load: Load, results: &mut Results) -> anyhow::Result<()> {
     let group = Group::of(LIMIT)?;
     let broker = Confined::start(&group).await?;
-    let (log, tail) = (LOG_BYTES.to_string(), TAIL_PERCENT.to_string());
-    let of_coordinator = ["coordinator", &broker.url(), "--log-max-bytes", &log, "--tail-percent", &tail];
+    let (url, log) = (broker.url(), roles::LogSize::SHORT.arguments());
+    let of_coordinator: Vec<&str> = ["coordinator", &url].into_iter().chain(log.iter().map(String::as_str)).collect();
     let coordinator = roles::start(&of_coordinator, &[]).await?;
     let worker = roles::start(&["workers", &broker.url(), "512", "1", "0"], &[]).await?;
     let client = execute::connect(&coordinator.ready).await?;

@@ -1,4 +1,6 @@
-//! Writes many runs straight to a history, as a coordinator would: copies of a real one, created over 25 days.
+//! Writes many runs straight to a history, as a coordinator would: copies of a real one, created over 25 days, which
+//! ended 26 hours ago. The log can hold younger ones; where it never did, a coordinator proves that first, and this
+//! proof is made four times a second at most.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -23,6 +25,8 @@ const TOGETHER: u64 = 2_000;
 /// Of the output of each run.
 const OUTPUT_BYTES: u32 = 300;
 const SPAN: Duration = Duration::from_secs(25 * 86_400);
+/// The youngest run is a little older than what the log holds at most.
+const SINCE: Duration = Duration::from_secs(26 * 3_600);
 /// How often a write is repeated that had to wait for merges for too long.
 const TRIES: u32 = 30;
 /// The history writes every few seconds.
@@ -104,7 +108,8 @@ struct Fill {
 pub(crate) async fn fill(history: History, example: (RunId, HistoryRun), runs: u64) -> anyhow::Result<Filled> {
     let began = Instant::now();
     let bytes_each = example.1.messages.iter().map(|message| message.payload.len()).sum();
-    let filled = Filled { runs, begin: nats::time::now().before(SPAN), bytes_each, time: Duration::ZERO, repeated: 0 };
+    let filled =
+        Filled { runs, begin: nats::time::now().before(SPAN + SINCE), bytes_each, time: Duration::ZERO, repeated: 0 };
     let (written, repeated) = (AtomicU64::new(0), AtomicU64::new(0));
     let fill = Arc::new(Fill { history, example, filled, written, repeated, began });
     let shards = Partition::FIRST.shards().map(|shard| {

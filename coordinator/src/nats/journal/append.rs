@@ -16,7 +16,7 @@ use run::{Event, RunId, Timestamp};
 use telemetry::trace::Moment;
 use tokio::time::Instant;
 
-use super::{AppendError, Journal, NOTHING, ReadError};
+use super::{AppendError, Journal, NOTHING, ReadError, millis};
 use crate::trace;
 
 /// How long an append is tried, starting with the first copy: an election of the broker's leader takes 4-9 s. A copy
@@ -39,6 +39,9 @@ const LOOKS_WHEN_FULL: u32 = 3;
 /// How long the last search for a copy may take, before the append is reported as unconfirmed.
 const LAST_LOOK: Duration = Duration::from_secs(2);
 
+/// Why an append counts as not confirmed though it was.
+const CONFIRMED_LATE: &str = "the confirmation came too late";
+
 /// An entry to append, encoded. Its nonce makes the payload unique.
 struct Draft<'events> {
     run: RunId,
@@ -60,6 +63,8 @@ struct Draft<'events> {
 pub(super) enum Found {
     /// Our own entry, at this sequence.
     Own(u64),
+    /// Our own entry, which was stored too late to count.
+    Void,
     /// Only entries of others.
     Others,
     Nothing,
@@ -82,6 +87,12 @@ impl<'events> Draft<'events> {
         let payload = log::encode_as(rand::random(), Some(not_after), events, job);
         let began = telemetry::trace::is_on().then(|| Moment::now(now.0));
         Ok(Self { run, events, job, subject, payload, expected, not_after, give_up, began })
+    }
+
+    /// Whether everything that is stored by now counts. Later, a confirmation may be of a copy that was stored too late:
+    /// this process may have been stopped meanwhile, and a message held on its way.
+    fn counts(&self) -> bool {
+        ::nats::now() <= self.not_after
     }
 }
 
@@ -149,7 +160,8 @@ impl Journal {
         let published =
             async { if self.publish_unconfirmed(draft).await { Some(delivered.as_mut().await) } else { None } };
         let sent = match tokio::time::timeout(HEARD_PATIENCE, published).await {
-            Ok(Some(sequence)) => return Ok(sequence),
+            Ok(Some(sequence)) if draft.counts() => return Ok(sequence),
+            Ok(Some(_)) => return Box::pin(self.give_up(draft, CONFIRMED_LATE.to_owned())).await,
             Ok(None) => false,
             Err(_) => {
                 self.note_behind();
@@ -158,7 +170,9 @@ impl Journal {
         };
         tokio::select! {
             biased;
-            sequence = delivered => Ok(sequence),
+            sequence = delivered => {
+                if draft.counts() { Ok(sequence) } else { Box::pin(self.give_up(draft, CONFIRMED_LATE.to_owned())).await }
+            }
             stored = Box::pin(self.store(draft, sent)) => stored,
         }
     }
@@ -184,7 +198,11 @@ impl Journal {
             if self.is_connected() {
                 let published = self.publish(&draft.subject, draft.payload.clone(), expected);
                 let error = match tokio::time::timeout_at(draft.give_up, published).await {
-                    Ok(Ok(sequence)) => return Ok(sequence),
+                    Ok(Ok(sequence)) if draft.counts() => return Ok(sequence),
+                    Ok(Ok(_)) => {
+                        (sent, reason) = (true, CONFIRMED_LATE.to_owned());
+                        break;
+                    }
                     Ok(Err(error)) => error,
                     Err(_) => {
                         (sent, reason) = (true, "no confirmation came".to_owned());
@@ -241,8 +259,9 @@ impl Journal {
     /// A later copy was rejected, possibly because an earlier one was stored.
     async fn found_or_refused(&self, draft: &Draft<'_>, refused: AppendError) -> Result<u64, AppendError> {
         for _ in 0..LOOKS_WHEN_FULL {
-            match (self.find(&draft.subject, draft.expected.entry, &draft.payload).await, &refused) {
+            match (self.find(draft).await, &refused) {
                 (Ok(Found::Own(sequence)), _) => return Ok(sequence),
+                (Ok(Found::Void), _) => return Err(AppendError::Unavailable(CONFIRMED_LATE.to_owned())),
                 (Ok(Found::Others), AppendError::Conflict) => return Err(refused),
                 // The answering server does not have the conflicting entry yet: a leader that has just been elected.
                 (Ok(Found::Nothing), AppendError::Conflict) => {
@@ -261,7 +280,7 @@ impl Journal {
             tokio::time::sleep(draft.not_after.since(::nats::now()) + Duration::from_millis(1)).await;
         }
         if self.is_connected() {
-            let found = self.find(&draft.subject, draft.expected.entry, &draft.payload);
+            let found = self.find(draft);
             if let Ok(Ok(Found::Own(sequence))) = tokio::time::timeout(LAST_LOOK, found).await {
                 return Ok(sequence);
             }
@@ -291,20 +310,21 @@ impl Journal {
         published.await.is_ok()
     }
 
-    /// Searches a subject after the entry `after` for our entry. Reads from the log's leader, because another node may
-    /// not have it yet.
-    pub(super) async fn find(&self, subject: &str, after: u64, payload: &Bytes) -> Result<Found, ReadError> {
+    /// Searches our entry on its subject, after the entry that it expects. Reads from the log's leader, because another
+    /// node may not have it yet.
+    async fn find(&self, draft: &Draft<'_>) -> Result<Found, ReadError> {
         let stream = self.broker.context.get_stream_no_info(self.stream).await;
         let stream = stream.map_err(|error| ReadError::new(&error))?;
-        let (mut after, mut found) = (after, Found::Nothing);
+        let (mut after, mut found) = (draft.expected.entry, Found::Nothing);
         for _ in 0..LATER_MAX {
-            let later = match stream.get_first_raw_message_by_subject(subject, after + 1).await {
+            let later = match stream.get_first_raw_message_by_subject(&draft.subject, after + 1).await {
                 Ok(later) => later,
                 Err(error) if error.kind() == jetstream::stream::RawMessageErrorKind::NoMessageFound => break,
                 Err(error) => return Err(ReadError::new(&error)),
             };
-            if later.payload == *payload {
-                return Ok(Found::Own(later.sequence));
+            if later.payload == draft.payload {
+                let is_void = run::is_late(millis(later.time.unix_timestamp_nanos()), Some(draft.not_after));
+                return Ok(if is_void { Found::Void } else { Found::Own(later.sequence) });
             }
             (after, found) = (later.sequence, Found::Others);
         }
@@ -316,6 +336,42 @@ impl Journal {
 mod tests {
     use super::super::tests::{fresh, journal};
     use super::*;
+
+    #[tokio::test]
+    async fn an_entry_is_known_again_behind_which_others_came() {
+        let (_server, journal) = journal().await;
+        let (id, events) = (fresh(), [Event::RunClosed]);
+        let draft = |after: u64| Draft::new(id, &events, None, after.into(), ::nats::now()).expect("it has a place");
+        let found = async |draft: &Draft<'_>| journal.find(draft).await.expect("the log answers");
+        let first = journal.append(id, &events, None, NOTHING).await.expect("stored");
+        let ours = draft(first);
+        let sequence = journal.publish(&ours.subject, ours.payload.clone(), first).await.expect("stored");
+        journal.append(id, &events, None, sequence).await.expect("stored");
+        assert_eq!(found(&ours).await, Found::Own(sequence));
+        assert_eq!(found(&draft(first)).await, Found::Others, "the same events of another writer are not ours");
+        let later = |after: u64| Draft { payload: ours.payload.clone(), ..draft(after) };
+        assert_eq!(found(&later(sequence)).await, Found::Others, "entries before the expected one are not searched");
+        assert_eq!(found(&later(sequence + 100)).await, Found::Nothing);
+    }
+
+    #[tokio::test]
+    async fn a_copy_that_is_stored_too_late_is_not_confirmed_by_an_answer_nor_by_the_feed_nor_when_it_is_found() {
+        let (_server, journal) = journal().await;
+        let events = [Event::RunClosed];
+        let long_ago = ::nats::now().before(2 * run::STORED_WITHIN);
+        // As after a stop of this process, in which the moments to give up passed and the confirmation came.
+        let late = || {
+            let draft = Draft::new(fresh(), &events, None, NOTHING.into(), long_ago).expect("it has a place");
+            Draft { give_up: Instant::now() + APPEND_PATIENCE, ..draft }
+        };
+        let is_unconfirmed = |stored: Result<u64, AppendError>| matches!(stored, Err(AppendError::Unconfirmed { .. }));
+        assert!(is_unconfirmed(journal.store(&late(), false).await));
+        assert!(is_unconfirmed(journal.store_awaiting(&late(), async { 1 }).await));
+        let found = late();
+        journal.publish(&found.subject, found.payload.clone(), NOTHING).await.expect("stored");
+        assert_eq!(journal.find(&found).await.expect("the log answers"), Found::Void);
+        assert!(is_unconfirmed(journal.give_up(&found, String::new()).await));
+    }
 
     #[tokio::test]
     async fn what_is_refused_for_want_of_room_is_confirmed_if_an_earlier_copy_is_in_the_log() {

@@ -26,25 +26,6 @@ pub(crate) fn fresh() -> RunId {
     RunId::new(Shard(0), uuid::Uuid::now_v7())
 }
 
-#[tokio::test]
-async fn an_entry_is_known_again_behind_which_others_came() {
-    let (_server, journal) = journal().await;
-    let id = fresh();
-    let subject = Subject { run: id, place: SubjectKind::Run }.to_string();
-    let events = [Event::RunClosed];
-    let first = journal.append(id, &events, None, 0).await.expect("stored");
-    let ours = log::encode_as(1, None, &events, None);
-    let sequence = journal.publish(&subject, ours.clone(), first).await.expect("stored");
-    journal.append(id, &events, None, sequence).await.expect("stored");
-    assert_eq!(journal.find(&subject, first, &ours).await.expect("the log answers"), Found::Own(sequence));
-    // The same events of another writer are not ours.
-    let other = log::encode_as(2, None, &events, None);
-    assert_eq!(journal.find(&subject, first, &other).await.expect("the log answers"), Found::Others);
-    // Entries before the expected one are not searched.
-    assert_eq!(journal.find(&subject, sequence, &ours).await.expect("the log answers"), Found::Others);
-    assert_eq!(journal.find(&subject, sequence + 100, &ours).await.expect("the log answers"), Found::Nothing);
-}
-
 /// How many entries the log holds.
 pub(super) async fn count(journal: &Journal) -> u64 {
     let stream = journal.broker.context.get_stream(names::STREAM).await.expect("the log is there");

@@ -1,6 +1,7 @@
 //! Reads a shard from one position on, run by run: for the history, which needs each run that has ended.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use owner::Known;
 use proto::convert::history::HistoryMessage;
@@ -13,6 +14,8 @@ use super::{Decoded, Journal, LAG_PAUSE, READ_PATIENCE, ReadError, Stored};
 /// Messages and bytes that are read in one go. The bytes are in memory for each shard of a coordinator.
 const MESSAGES_MAX: usize = 1024;
 const BYTES_MAX: usize = 4 * 1024 * 1024;
+/// How long replicas may lag until a barrier is stored, to find out whether they do.
+const LAGS_FOR: Duration = Duration::from_secs(2);
 
 /// The messages of a part of a shard, by run.
 #[derive(Debug, Default)]
@@ -63,7 +66,7 @@ impl Journal {
     /// The broker does not answer, or no replica has `needed`.
     pub(crate) async fn of_shard(&self, shard: Shard, after: u64, needed: u64) -> Result<OfShard, ReadError> {
         let mut part = OfShard { through: after, ..OfShard::default() };
-        let (filter, give_up) = (subject::of_shard(shard), Instant::now() + READ_PATIENCE);
+        let (filter, began, mut is_marked) = (subject::of_shard(shard), Instant::now(), false);
         while part.through == after && after < needed {
             let read = || self.read_once(&filter, after, (MESSAGES_MAX, BYTES_MAX));
             for message in self.patiently("retrying to read a shard of the log", read).await?.messages {
@@ -77,12 +80,39 @@ impl Journal {
                 }
             }
             if part.through == after {
-                if Instant::now() >= give_up {
+                if began.elapsed() >= READ_PATIENCE {
                     return Err(ReadError(format!("no replica has got as far as entry {needed}")));
+                }
+                // All that follows may have been erased. Something behind it shows that, in a shard that nobody uses.
+                if !is_marked && began.elapsed() >= LAGS_FOR {
+                    self.mark(shard).await?;
+                    is_marked = true;
                 }
                 tokio::time::sleep(LAG_PAUSE).await;
             }
         }
         Ok(part)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use run::Event;
+
+    use super::super::NOTHING;
+    use super::super::tests::{fresh, journal};
+    use super::*;
+
+    #[tokio::test]
+    async fn a_shard_whose_last_entries_were_erased_is_read_to_its_end() {
+        let (_server, journal) = journal().await;
+        let first = journal.append(fresh(), &[Event::RunClosed], None, NOTHING).await.expect("stored");
+        let last = journal.append(fresh(), &[Event::RunClosed], None, NOTHING).await.expect("stored");
+        let stream = journal.broker.context.get_stream(journal.stream).await.expect("the log is there");
+        stream.delete_message(last).await.expect("it is there");
+        let before = journal.of_shard(Shard(0), 0, last).await.expect("it can be read");
+        assert_eq!((before.through, before.ids().len()), (first, 1));
+        let rest = journal.of_shard(Shard(0), first, last).await.expect("it can be read");
+        assert_eq!((rest.through, rest.ids().len()), (last, 0));
     }
 }

@@ -120,7 +120,9 @@ impl Replicas {
                 let request = request.clone();
                 async move { runs.get_run(request).await }
             });
-            let is_found = !matches!(got.await, Err(status) if status.code() == Code::NotFound);
+            // Of a run that is older than the log it is not known whether it was erased or left the log.
+            let is_gone = |status: &Status| matches!(status.code(), Code::NotFound | Code::OutOfRange);
+            let is_found = !matches!(got.await, Err(status) if is_gone(&status));
             if !is_found || Instant::now() >= until {
                 return !is_found;
             }

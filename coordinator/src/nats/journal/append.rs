@@ -89,8 +89,8 @@ impl<'events> Draft<'events> {
         Ok(Self { run, events, job, subject, payload, expected, not_after, give_up, began })
     }
 
-    /// Whether everything that is stored by now counts. Later, a confirmation may be of a copy that was stored too late:
-    /// this process may have been stopped meanwhile, and a message held on its way.
+    /// Whether everything that is stored by now counts. Later, a confirmation may be of a copy that was stored too
+    /// late: this process may have been stopped meanwhile, and a message held on its way.
     fn counts(&self) -> bool {
         ::nats::now() <= self.not_after
     }
@@ -171,7 +171,10 @@ impl Journal {
         tokio::select! {
             biased;
             sequence = delivered => {
-                if draft.counts() { Ok(sequence) } else { Box::pin(self.give_up(draft, CONFIRMED_LATE.to_owned())).await }
+                if draft.counts() {
+                    return Ok(sequence);
+                }
+                Box::pin(self.give_up(draft, CONFIRMED_LATE.to_owned())).await
             }
             stored = Box::pin(self.store(draft, sent)) => stored,
         }

@@ -39,8 +39,8 @@ const LOOKS_WHEN_FULL: u32 = 3;
 /// How long the last search for a copy may take, before the append is reported as unconfirmed.
 const LAST_LOOK: Duration = Duration::from_secs(2);
 
-/// Why an append counts as not confirmed though it was.
-const CONFIRMED_LATE: &str = "the confirmation came too late";
+/// Why an append is not confirmed though the log may have it.
+const STORED_LATE: &str = "it was stored too late, or confirmed too late";
 
 /// An entry to append, encoded. Its nonce makes the payload unique.
 struct Draft<'events> {
@@ -87,12 +87,6 @@ impl<'events> Draft<'events> {
         let payload = log::encode_as(rand::random(), Some(not_after), events, job);
         let began = telemetry::trace::is_on().then(|| Moment::now(now.0));
         Ok(Self { run, events, job, subject, payload, expected, not_after, give_up, began })
-    }
-
-    /// Whether everything that is stored by now counts. Later, a confirmation may be of a copy that was stored too
-    /// late: this process may have been stopped meanwhile, and a message held on its way.
-    fn counts(&self) -> bool {
-        ::nats::now() <= self.not_after
     }
 }
 
@@ -160,8 +154,7 @@ impl Journal {
         let published =
             async { if self.publish_unconfirmed(draft).await { Some(delivered.as_mut().await) } else { None } };
         let sent = match tokio::time::timeout(HEARD_PATIENCE, published).await {
-            Ok(Some(sequence)) if draft.counts() => return Ok(sequence),
-            Ok(Some(_)) => return Box::pin(self.give_up(draft, CONFIRMED_LATE.to_owned())).await,
+            Ok(Some(sequence)) => return self.confirm(draft, sequence).await,
             Ok(None) => false,
             Err(_) => {
                 self.note_behind();
@@ -170,14 +163,19 @@ impl Journal {
         };
         tokio::select! {
             biased;
-            sequence = delivered => {
-                if draft.counts() {
-                    return Ok(sequence);
-                }
-                Box::pin(self.give_up(draft, CONFIRMED_LATE.to_owned())).await
-            }
+            sequence = delivered => self.confirm(draft, sequence).await,
             stored = Box::pin(self.store(draft, sent)) => stored,
         }
+    }
+
+    /// The log has the entry. Once everything that was stored by now may be too late to count, it is looked up: this
+    /// process may have been stopped meanwhile, or the message held on its way.
+    async fn confirm(&self, draft: &Draft<'_>, sequence: u64) -> Result<u64, AppendError> {
+        if ::nats::now() <= draft.not_after {
+            return Ok(sequence);
+        }
+        // Boxed, because it is large and rare.
+        Box::pin(self.give_up(draft, STORED_LATE.to_owned())).await
     }
 
     /// The feed was late: for a while all appends request answers.
@@ -201,11 +199,7 @@ impl Journal {
             if self.is_connected() {
                 let published = self.publish(&draft.subject, draft.payload.clone(), expected);
                 let error = match tokio::time::timeout_at(draft.give_up, published).await {
-                    Ok(Ok(sequence)) if draft.counts() => return Ok(sequence),
-                    Ok(Ok(_)) => {
-                        (sent, reason) = (true, CONFIRMED_LATE.to_owned());
-                        break;
-                    }
+                    Ok(Ok(sequence)) => return self.confirm(draft, sequence).await,
                     Ok(Err(error)) => error,
                     Err(_) => {
                         (sent, reason) = (true, "no confirmation came".to_owned());
@@ -264,7 +258,7 @@ impl Journal {
         for _ in 0..LOOKS_WHEN_FULL {
             match (self.find(draft).await, &refused) {
                 (Ok(Found::Own(sequence)), _) => return Ok(sequence),
-                (Ok(Found::Void), _) => return Err(AppendError::Unavailable(CONFIRMED_LATE.to_owned())),
+                (Ok(Found::Void), _) => return Err(AppendError::Unavailable(STORED_LATE.to_owned())),
                 (Ok(Found::Others), AppendError::Conflict) => return Err(refused),
                 // The answering server does not have the conflicting entry yet: a leader that has just been elected.
                 (Ok(Found::Nothing), AppendError::Conflict) => {

@@ -56,8 +56,8 @@ fn check_version(version: u32) -> Result<(), InvalidMessage> {
     if version == VERSION { Ok(()) } else { Err(InvalidMessage::Version(version)) }
 }
 
-/// Converts each into a vector of exactly their number. `collect` would go on in the memory of the wire's vector, which
-/// has room for four at least, each several times as large, and is kept as long as the entry.
+/// Converts each value, into a vector without spare room. `collect` would use the memory of the wire's vector again,
+/// which has room for at least four values that are several times as large, and entries are kept.
 fn each_in<W, D>(
     wire: Vec<W>,
     mut convert: impl FnMut(W) -> Result<D, InvalidMessage>,
@@ -177,10 +177,6 @@ pub fn parent_in(wire: v1::ParentCall) -> Result<ParentCall, InvalidMessage> {
 
 fn contents_out(contents: &[Content]) -> Vec<v1::Content> {
     contents.iter().map(content_out).collect()
-}
-
-fn contents_in(wire: Vec<v1::Content>) -> Result<Vec<Content>, InvalidMessage> {
-    each_in(wire, content_in)
 }
 
 fn progress_out(progress: &Progress) -> v1::Progress {

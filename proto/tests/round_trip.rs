@@ -349,6 +349,7 @@ proptest! {
         let payload = log::encode_as(7, not_after, &events, None);
         let entry = log::decode(&subject, payload, sequence, Timestamp(at)).expect("an entry");
         prop_assert_eq!((entry.sequence, entry.at, entry.not_after), (sequence, Timestamp(at), not_after));
+        prop_assert_eq!(entry.events.capacity(), events.len(), "entries are kept, and have no spare room");
         prop_assert_eq!(entry.events, events);
     }
 

@@ -8,7 +8,7 @@ use run::{
 
 use super::fields::fields_out;
 use super::{
-    InvalidMessage, approval_default_out, content_out, contents_in, contents_out, error_kind_out, error_out,
+    InvalidMessage, approval_default_out, content_in, content_out, contents_out, each_in, error_kind_out, error_out,
     parent_out, priority_out, progress_out,
 };
 use crate::v1;
@@ -57,7 +57,7 @@ pub fn without_worker(wire: v1::WithoutWorker) -> WithoutWorker {
 /// # Errors
 /// The content has no body.
 pub fn contents(wire: Vec<v1::Content>) -> Result<Vec<run::Content>, InvalidMessage> {
-    contents_in(wire)
+    each_in(wire, content_in)
 }
 
 /// The kind of error that ended a call; unspecified if there was none.

@@ -16,11 +16,12 @@ use run::{
 };
 
 use self::spec::{spec_in, spec_out, specs_in, specs_out};
+use super::api::contents;
 use super::fields::{fields_in, fields_out};
 use super::requester::{requester_in, requester_out, roles_out};
 use super::{
-    InvalidMessage, VERSION, check_version, content_in, content_out, contents_in, contents_out, each_in, error_in,
-    error_out, parent_in, parent_out, progress_in, progress_out, rules, rules_out,
+    InvalidMessage, VERSION, check_version, content_in, content_out, contents_out, each_in, error_in, error_out,
+    parent_in, parent_out, progress_in, progress_out, rules, rules_out,
 };
 use crate::subject::{Subject, SubjectKind};
 use crate::wire::v1::{self as wire, event::Kind};
@@ -236,7 +237,7 @@ pub(super) fn answer_out(answer: &Result<Vec<Content>, CallError>) -> wire::Clie
 pub(super) fn answer_in(answered: wire::ClientAnswered) -> Result<Result<Vec<Content>, CallError>, InvalidMessage> {
     match answered.error {
         Some(error) => Ok(Err(error_in(error))),
-        None => contents_in(answered.result).map(Ok),
+        None => contents(answered.result).map(Ok),
     }
 }
 
@@ -493,7 +494,7 @@ pub(super) fn ended_out(chunks: u32, outcome: &AttemptOutcome) -> wire::AttemptE
 pub(super) fn outcome_in(wire: wire::AttemptEnded) -> Result<AttemptOutcome, InvalidMessage> {
     match wire.outcome() {
         wire::AttemptOutcome::Completed => Ok(AttemptOutcome::Completed(Completion {
-            result: contents_in(wire.result)?,
+            result: contents(wire.result)?,
             extra_state: object("extra_state", &wire.extra_state)?,
         })),
         wire::AttemptOutcome::Failed => {

@@ -8,13 +8,13 @@ use run::{
 };
 
 use super::{attempt_in, attempt_out, each_in, object};
-use crate::convert::api::without_worker;
+use crate::convert::api::{contents, without_worker};
 use crate::convert::fields::fields_out;
 use crate::convert::manifest::concurrency_out;
 use crate::convert::worker::{index_in, question_number_in};
 use crate::convert::{
-    InvalidMessage, approval_default, approval_default_out, concurrency, contents_in, contents_out, error_in,
-    error_out, object_in, object_out, policy_in, policy_out, priority, priority_out,
+    InvalidMessage, approval_default, approval_default_out, concurrency, contents_out, error_in, error_out, object_in,
+    object_out, policy_in, policy_out, priority, priority_out,
 };
 use crate::v1;
 use crate::wire::v1 as wire;
@@ -89,9 +89,7 @@ pub(super) fn spec_in(wire: wire::CallSpec) -> Result<CallSpec, InvalidMessage> 
         },
         wire::call_spec::Route::Client(_) => Route::Client,
         wire::call_spec::Route::Refused(error) => match wire.answered {
-            Some(answered) => {
-                Route::Answered(HookAnswer { hook: answered.hook, result: contents_in(answered.result)? })
-            }
+            Some(answered) => Route::Answered(HookAnswer { hook: answered.hook, result: contents(answered.result)? }),
             None => Route::Refused(error_in(error)),
         },
     };

@@ -12,7 +12,7 @@ use proto::v1::run_event::Event;
 use proto::v1::{self, run_service_client::RunServiceClient};
 use tonic::transport::Channel;
 
-use crate::roles::{self, LogSize, Process};
+use crate::roles::{self, Process};
 use crate::submission::Submission;
 
 /// Small unread messages that a connection may hold before the transport takes them for an attack; see
@@ -30,13 +30,14 @@ pub(crate) struct Fleet {
     pub(crate) slots: u32,
     /// Tools beside those that are called.
     pub(crate) tools: u32,
-    pub(crate) log: LogSize,
+    /// Whether the log is too small for all calls.
+    pub(crate) has_short_log: bool,
 }
 
 impl Default for Fleet {
     fn default() -> Self {
         // As many slots as the floor's worker takes jobs.
-        Self { coordinators: 1, workers: 1, workers_each: 1, slots: 512, tools: 0, log: LogSize::ROOMY }
+        Self { coordinators: 1, workers: 1, workers_each: 1, slots: 512, tools: 0, has_short_log: false }
     }
 }
 
@@ -98,8 +99,8 @@ impl Yard {
         let options = local::BrokerOptions { monitored: true, ..local::BrokerOptions::default() };
         let broker = local::Broker::start(options, |line| eprintln!("{line}")).await?;
         let (mut coordinators, mut workers, mut clients) = (Vec::new(), Vec::new(), Vec::new());
-        let (url, log) = (broker.url(), fleet.log.arguments());
-        let arguments: Vec<&str> = ["coordinator", &url].into_iter().chain(log.iter().map(String::as_str)).collect();
+        let (url, log) = (broker.url(), if fleet.has_short_log { &roles::SHORT_LOG[..] } else { &[] });
+        let arguments = [&["coordinator", &url][..], log].concat();
         for _ in 0..fleet.coordinators {
             coordinators.push(roles::start(&arguments, &of_coordinators).await?);
         }

@@ -8,7 +8,6 @@ use crate::execute::{Fleet, Looked, Yard};
 use crate::measure::{self, Latencies, rounded};
 use crate::process::Usages;
 use crate::results::Results;
-use crate::roles::LogSize;
 
 /// Fewer than usual, so that it can be seen what a single call waits for.
 const IN_FLIGHT: usize = 64;
@@ -32,7 +31,7 @@ pub(crate) async fn measure(effort: Effort, results: &mut Results) -> anyhow::Re
     drop(yard);
     let folder = tempfile::tempdir()?;
     let looked = Looked { history: Some(folder.path().to_owned()), ..Looked::default() };
-    let yard = Yard::start_looked_at(Fleet { log: LogSize::SHORT, ..Fleet::default() }, &looked).await?;
+    let yard = Yard::start_looked_at(Fleet { has_short_log: true, ..Fleet::default() }, &looked).await?;
     let mut made = 0;
     for calls in counts(effort) {
         eprintln!("growth: {calls} calls with a history");

@@ -8,9 +8,8 @@ use crate::Effort;
 use crate::execute::{Fleet, Yard};
 use crate::process::Usages;
 use crate::results::Results;
-use crate::roles::LogSize;
 
-const FLEET: Fleet = Fleet { coordinators: 1, workers: 4, workers_each: 1, slots: 16, tools: 47, log: LogSize::ROOMY };
+const FLEET: Fleet = Fleet { coordinators: 1, workers: 4, workers_each: 1, slots: 16, tools: 47, has_short_log: false };
 /// A coordinator that just started takes its shards and reads what is in them.
 const SETTLE: Duration = Duration::from_secs(8);
 /// Long against every period of a heartbeat or a snapshot, and against a tick of the clock of `/proc`.

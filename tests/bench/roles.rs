@@ -21,7 +21,7 @@ pub(crate) enum Role {
         #[arg(long, default_value_t = LOG_BYTES_MAX)]
         log_max_bytes: i64,
         /// The part of the log that runs which have ended may take.
-        #[arg(long, default_value_t = TAIL_PERCENT)]
+        #[arg(long, default_value_t = coordinator::Tail::default().percent)]
         tail_percent: u8,
         #[arg(long, default_value = "dev")]
         durability: coordinator::Durability,
@@ -31,31 +31,12 @@ pub(crate) enum Role {
     Workers { nats_url: String, slots: u32, count: u32, tools: u32 },
 }
 
+/// Room for all that a bench stores.
 const LOG_BYTES_MAX: i64 = 4 << 30;
-/// As it is without a setting.
-const TAIL_PERCENT: u8 = 50;
 
-/// How large the log may become.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct LogSize {
-    max_bytes: i64,
-    /// The part of it that runs which have ended may take.
-    tail_percent: u8,
-}
-
-impl LogSize {
-    /// Room for all that a bench stores.
-    pub(crate) const ROOMY: Self = Self { max_bytes: LOG_BYTES_MAX, tail_percent: TAIL_PERCENT };
-    /// Far too small for all calls, so it must become shorter as fast as it grows. It leaves room for the other streams
-    /// of the broker on a disk of 2 GiB.
-    pub(crate) const SHORT: Self = Self { max_bytes: 1 << 30, tail_percent: 10 };
-
-    /// The arguments of a coordinator.
-    pub(crate) fn arguments(self) -> [String; 4] {
-        let Self { max_bytes, tail_percent } = self;
-        ["--log-max-bytes".to_owned(), max_bytes.to_string(), "--tail-percent".to_owned(), tail_percent.to_string()]
-    }
-}
+/// Arguments of a coordinator whose log is far too small for all calls, so it must become shorter as fast as it grows.
+/// Its 1 GiB leaves room on a disk of 2 GiB for the other streams of the broker.
+pub(crate) const SHORT_LOG: [&str; 4] = ["--log-max-bytes", "1073741824", "--tail-percent", "10"];
 
 /// A process of ours, killed when dropped.
 #[derive(Debug)]

@@ -52,8 +52,8 @@ impl Counts {
 pub(crate) async fn measure(load: Load, results: &mut Results) -> anyhow::Result<()> {
     let group = Group::of(LIMIT)?;
     let broker = Confined::start(&group).await?;
-    let (url, log) = (broker.url(), roles::LogSize::SHORT.arguments());
-    let of_coordinator: Vec<&str> = ["coordinator", &url].into_iter().chain(log.iter().map(String::as_str)).collect();
+    let url = broker.url();
+    let of_coordinator = [&["coordinator", &url][..], &roles::SHORT_LOG].concat();
     let coordinator = roles::start(&of_coordinator, &[]).await?;
     let worker = roles::start(&["workers", &broker.url(), "512", "1", "0"], &[]).await?;
     let client = execute::connect(&coordinator.ready).await?;

@@ -23,11 +23,11 @@ pub const UNWRITTEN_PERCENT: u8 = 80;
 pub const FALLS_BEHIND: u64 = 256;
 /// For fewer entries a log that is too full is not cut.
 const ENTRIES_MIN: u64 = 512;
-/// A cut that removes less than one entry of so many waits for [`CUTS_APART`], and a log that is too full is cut to so
-/// much less than it may take. A cut costs the broker time for each entry that the log has, however few leave it
-/// (nats-server writes the index of the whole stream, 0.9 s for a million entries), and it stores nothing meanwhile.
+/// A log that is too full is cut to three quarters of what ended runs may use, and a cut that would remove less than a
+/// quarter of the entries waits for [`CUTS_APART`]. With each cut the broker rewrites its index of the stream, which
+/// takes 0.9 s for a million entries however few are removed, and it stores no message until that is done.
 const CUT_PART: u64 = 4;
-/// A smaller part is cut if nothing was for so long.
+/// How long after the last cut a small one is made.
 pub const CUTS_APART: Duration = Duration::from_secs(60);
 
 /// How much of runs that have ended the log keeps.

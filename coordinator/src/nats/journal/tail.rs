@@ -20,7 +20,7 @@ use super::{Journal, NOTHING_THERE, ReadError, limits, millis};
 const CUT: &str = "cut";
 /// By how much the clocks of the broker's servers may differ: a run's id has the time of another one than its entries.
 const CLOCKS_DIFFER: Duration = Duration::from_secs(30);
-/// How long the broker may take to remove the beginning of the log: it writes the index of all the others anew.
+/// How long the broker may take to remove the beginning of the log: it rewrites its index of the stream.
 const DROP_PATIENCE: Duration = Duration::from_secs(30);
 
 /// The log as its leader has it.

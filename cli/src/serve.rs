@@ -58,8 +58,8 @@ pub(crate) struct CoordinatorArgs {
     #[arg(long, env = "TOOLYARD_LOG_MAX_MESSAGES", value_name = "N")]
     #[arg(value_parser = clap::value_parser!(i64).range(1..))]
     log_max_messages: Option<i64>,
-    /// How long the log keeps runs that have ended, as 6h; at least 1m. Open runs stay [default: as long as the broker
-    /// keeps entries, 25 h]
+    /// How long the log keeps runs that have ended, as 6h; at least 1m. They may stay a minute longer. Open runs stay
+    /// [default: as long as the broker keeps entries, 25 h]
     #[arg(long, env = "TOOLYARD_TAIL", value_name = "SPAN", value_parser = tail)]
     tail: Option<Duration>,
     /// How much of the log runs that have ended may use, in percent of its bytes and of its messages: above that the

@@ -255,11 +255,11 @@ proptest! {
         let run = fold(log);
         // The end of a call may be told after that of a call that asks its client.
         let is_running = run.calls().iter().any(|call| matches!(call.state(), run::CallState::Running(_)));
-        // That a worker gave a job back whose call asks is told with the next attempt.
+        // That an attempt is over whose call asks, and its questions with it, is told with the next attempt.
         let asker = |by: run::AskedBy| run.call(by.attempt.call).map(run::Call::state);
         let is_given_back = run.calls().iter().any(|call| {
-            let by = call.spec().asked_by.filter(|_| matches!(call.state(), run::CallState::WaitingForClient));
-            by.and_then(asker).is_some_and(|state| matches!(state, run::CallState::Queued { .. }))
+            let asker = call.spec().asked_by.and_then(asker);
+            asker.is_some_and(|state| matches!(state, run::CallState::Queued { .. }))
         });
         if run.opened_at().is_none() || run.status().is_final() || is_running || is_given_back {
             return Ok(());

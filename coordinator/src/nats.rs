@@ -39,6 +39,10 @@ use tokio::sync::watch;
 
 use self::setup::{LogOptions, SetupError};
 
+/// The filter of a consumer of a whole partition: none. With a filter that is not the stream's only subject the broker
+/// searches a tree of subjects for each message that the consumer has still to get (docs/design/ownership.md, Feeds).
+const EVERYTHING: &str = "";
+
 /// How long the broker may take to confirm an append before it is tried again. It answers within a millisecond or not
 /// at all, because a confirmation is lost if the connection breaks.
 const APPEND_TIMEOUT: Duration = Duration::from_secs(2);

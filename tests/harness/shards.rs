@@ -85,7 +85,7 @@ impl Shards {
         let consumers: Vec<consumer::Info> = log.consumers().try_collect().await.expect("consumers");
         let feeds = consumers.into_iter().filter(|info| info.name.starts_with("feed-") && info.push_bound);
         let feeds = feeds.map(|info| {
-            let all = info.config.filter_subject == names::STREAM_SUBJECTS;
+            let all = info.config.filter_subject.is_empty();
             (if all { usize::from(run::Partition::SHARDS) } else { 1 }, info.delivered.consumer_sequence)
         });
         feeds.collect()

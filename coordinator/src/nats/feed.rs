@@ -20,8 +20,8 @@ use proto::subject;
 use run::{Partition, Shard};
 use tokio::time::Sleep;
 
-use super::Broker;
 use super::journal::{Decoded, decode, millis};
+use super::{Broker, EVERYTHING};
 use crate::shards::ShardSet;
 
 /// Entries passed on together: enough to save wake-ups, few enough to stay responsive.
@@ -286,7 +286,7 @@ async fn open(client: Client, context: Context, shards: ShardSet, position: u64)
     let stream = names::stream(first.map_or(Partition::FIRST, Shard::partition));
     let filter = match (first, second) {
         (Some(shard), None) => subject::of_shard(shard),
-        _ => names::STREAM_SUBJECTS.to_owned(),
+        _ => EVERYTHING.to_owned(),
     };
     let config = OrderedConfig {
         deliver_subject: client.new_inbox(),

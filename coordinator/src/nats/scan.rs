@@ -12,8 +12,8 @@ use run::{Entry, Partition, RunId, Shard};
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 
-use super::Broker;
 use super::journal::{Decoded, Journals, ReadError, decode, millis};
+use super::{Broker, EVERYTHING};
 
 /// Entries passed on together.
 const BATCH_MAX: usize = 1024;
@@ -103,7 +103,7 @@ impl Log {
         // One filter, as the feeds have: for several shards everything is read, and other shards' entries are skipped.
         let filter_subject = match shards {
             [shard] => proto::subject::of_shard(*shard),
-            _ => names::STREAM_SUBJECTS.to_owned(),
+            _ => EVERYTHING.to_owned(),
         };
         let config = OrderedConfig {
             deliver_subject: self.broker.client.new_inbox(),

@@ -2,6 +2,7 @@
 //! program.
 
 use std::path::PathBuf;
+use std::time::Duration;
 
 use client::Client;
 use proto::v1;
@@ -13,6 +14,9 @@ const LAST: &str = "last";
 const NEWEST: usize = 2_000;
 /// Characters of an id that must be given at least.
 const PART_MIN: usize = 4;
+/// How often a part that no run has is looked up again, and after which pause: lists are a moment behind the log.
+const LOOKS: usize = 4;
+const LOOK_PAUSE: Duration = Duration::from_millis(250);
 /// Ids that are shown if several have the part.
 const SHOWN: usize = 5;
 
@@ -36,15 +40,20 @@ impl RunArg {
             return Ok(self.0);
         }
         let part = self.0;
-        // A caller that may not list runs gives whole ids.
-        let Ok((runs, _)) = client.list_runs(v1::ListRunsRequest::default(), NEWEST).await else { return Ok(part) };
-        let found: Vec<&str> = runs.iter().map(|run| run.run_id.as_str()).filter(|id| names(&part, id)).collect();
-        match found.as_slice() {
-            [id] => Ok((*id).to_owned()),
+        let mut found = named(&part, client).await;
+        for _ in 0..LOOKS {
+            if found.as_ref().is_none_or(|found| !found.is_empty()) {
+                break;
+            }
+            tokio::time::sleep(LOOK_PAUSE).await;
+            found = named(&part, client).await;
+        }
+        match found.unwrap_or_default().as_slice() {
+            [id] => Ok(id.clone()),
             // The coordinator says what it knows of it.
             [] => Ok(part),
             several => {
-                let some = several.iter().take(SHOWN).copied().collect::<Vec<_>>().join(", ");
+                let some = several.iter().take(SHOWN).map(String::as_str).collect::<Vec<_>>().join(", ");
                 let more = if several.len() > SHOWN { ", …" } else { "" };
                 Err(Failure::Usage(format!(
                     "{part:?} is a part of {} ids: {some}{more}. Give more of it",
@@ -53,6 +62,12 @@ impl RunArg {
             }
         }
     }
+}
+
+/// Those of the newest runs that a part names; `None` if the caller may not list runs, and gives whole ids.
+async fn named(part: &str, client: &Client) -> Option<Vec<String>> {
+    let (runs, _) = client.list_runs(v1::ListRunsRequest::default(), NEWEST).await.ok()?;
+    Some(runs.into_iter().map(|run| run.run_id).filter(|id| names(part, id)).collect())
 }
 
 /// The id of the run that was created last.

@@ -104,7 +104,7 @@ pub(crate) async fn last_message<I>(stream: &Stream<I>, subject: &str) -> Result
 #[cfg(test)]
 mod tests {
     use std::cell::{Cell, RefCell};
-    use std::future::pending;
+    use std::future::{pending, ready};
 
     use futures::future::join_all;
 
@@ -183,7 +183,7 @@ mod tests {
         tokio::select! {
             biased;
             _ = &mut waits => unreachable!("the broker answers no request"),
-            read = patiently("again", "ty-log", Some(&turns), || std::future::ready(Ok(()))) => read.expect("it is answered"),
+            read = patiently("again", "ty-log", Some(&turns), || ready(Ok(()))) => read.expect("it is answered"),
         }
         assert!(began.elapsed() < ANSWER_PATIENCE * 5, "{:?}", began.elapsed());
         for first in sent.borrow().iter() {

@@ -41,12 +41,11 @@ impl RunArg {
         }
         let part = self.0;
         let mut found = named(&part, client).await;
-        for _ in 0..LOOKS {
-            if found.as_ref().is_none_or(|found| !found.is_empty()) {
-                break;
-            }
+        let mut looks = if may_name(&part) { LOOKS } else { 0 };
+        while looks > 0 && found.as_ref().is_some_and(Vec::is_empty) {
             tokio::time::sleep(LOOK_PAUSE).await;
             found = named(&part, client).await;
+            looks -= 1;
         }
         match found.unwrap_or_default().as_slice() {
             [id] => Ok(id.clone()),
@@ -93,6 +92,11 @@ fn names(part: &str, id: &str) -> bool {
     }
 }
 
+/// Whether there can be an id with this part.
+fn may_name(part: &str) -> bool {
+    part.len() >= PART_MIN && part.chars().all(|letter| letter.is_ascii_hexdigit() || "run_…".contains(letter))
+}
+
 /// Keeps the id of a run that was created. Where nothing can be written, `last` stands for nothing.
 pub(crate) fn keep(run_id: &str) {
     let Some(file) = file() else { return };
@@ -118,8 +122,9 @@ mod tests {
         let id = "run_0b_01980f3c2a5b7c3e8d4f5a6b7c8d9e0f";
         assert!(is_whole(id) && !is_whole("7c8d9e0f"));
         for part in ["9e0f", "7c8d9e0f", "run_0b_01980f3c2a5b", "run_0b_…7c8d9e0f", "…9e0f"] {
-            assert!(names(part, id), "{part}");
+            assert!(names(part, id) && may_name(part), "{part}");
         }
+        assert!(!may_name("nothing") && !may_name("9e0"));
         for part in ["", "f", "e0f", "0f3c", "run_0b_…", "run_0c_…7c8d9e0f"] {
             assert!(!names(part, id), "{part}");
         }

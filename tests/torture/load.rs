@@ -410,7 +410,10 @@ impl Drive {
         match &self.evidence.run {
             Some(run) => self.outcome.lateness = lateness(run, story),
             None if may_be_erased => {}
-            None => self.outcome.violations.push(lost("nobody can get the run".to_owned())),
+            None => {
+                let what = format!("nobody can get the run: {}", self.outcome.trouble);
+                self.outcome.violations.push(lost(what));
+            }
         }
     }
 

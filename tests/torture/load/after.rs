@@ -76,7 +76,13 @@ impl Drive {
                 let request = request.clone();
                 async move { runs.get_run(request).await }
             });
-            let run = got.await.ok()?.run?;
+            let run = match got.await {
+                Ok(got) => got.run?,
+                Err(status) => {
+                    self.outcome.trouble = format!("GetRun was refused: {status}");
+                    return None;
+                }
+            };
             let is_final = !matches!(run.status(), v1::RunStatus::InProgress | v1::RunStatus::RequiresAction);
             if is_final || Instant::now() > catch_up {
                 return Some(run);

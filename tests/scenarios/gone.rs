@@ -124,7 +124,7 @@ async fn a_run_whose_opening_only_a_newer_release_can_read_stays_open_for_it_and
 #[tokio::test]
 async fn an_owner_that_finds_the_entries_of_an_open_run_gone_forgets_the_run_and_its_watchers_are_told() {
     let yard = Yard::start(FIXTURE).await;
-    // A run that is older than the log would be told apart: the log begins with this one, which stays.
+    // Keeps the first entry of the log older than the run, for which GetRun would answer EVENTS_EXPIRED otherwise.
     let _older = yard.client.create(vec![question("ask")]).await;
     let request = v1::CreateRunRequest {
         keep_open: true,

@@ -100,7 +100,7 @@ impl Log {
         if through <= after {
             return Ok(());
         }
-        // One filter, as the feeds have: for several shards everything is read, and other shards' entries are skipped.
+        // As the feeds: for several shards everything is read, and other shards' entries are skipped.
         let filter_subject = match shards {
             [shard] => proto::subject::of_shard(*shard),
             _ => EVERYTHING.to_owned(),

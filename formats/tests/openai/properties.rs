@@ -255,13 +255,13 @@ proptest! {
         let run = fold(log);
         // The end of a call may be told after that of a call that asks its client.
         let is_running = run.calls().iter().any(|call| matches!(call.state(), run::CallState::Running(_)));
-        // That an attempt is over whose call asks, and its questions with it, is told with the next attempt.
+        // The end of an attempt, and with it that of its questions, is told with the next attempt.
         let asker = |by: run::AskedBy| run.call(by.attempt.call).map(run::Call::state);
-        let is_given_back = run.calls().iter().any(|call| {
+        let is_tried_again = run.calls().iter().any(|call| {
             let asker = call.spec().asked_by.and_then(asker);
             asker.is_some_and(|state| matches!(state, run::CallState::Queued { .. }))
         });
-        if run.opened_at().is_none() || run.status().is_final() || is_running || is_given_back {
+        if run.opened_at().is_none() || run.status().is_final() || is_running || is_tried_again {
             return Ok(());
         }
         let (events, stream) = steps(&tell(log));

@@ -144,7 +144,7 @@ impl Client {
     /// The coordinator's refusal.
     pub async fn execute_request(&self, request: impl Into<v1::ExecuteRunRequest>) -> Result<Stream, Status> {
         let stream = self.runs.clone().execute_run(request.into()).await?.into_inner();
-        Ok(Stream { messages: Messages::Execute(stream), seen: Vec::new(), heartbeats: 0, ended: false })
+        Ok(Stream::new(self, Messages::Execute(stream)))
     }
 }
 
@@ -190,7 +190,7 @@ impl Run {
     async fn watch_as(&self, request: v1::WatchRunRequest) -> Result<Stream, Status> {
         let request = v1::WatchRunRequest { run_id: self.id.clone(), ..request };
         let stream = self.client.runs.clone().watch_run(request).await?.into_inner();
-        Ok(Stream { messages: Messages::Watch(stream), seen: Vec::new(), heartbeats: 0, ended: false })
+        Ok(Stream::new(&self.client, Messages::Watch(stream)))
     }
 
     /// # Errors
@@ -216,6 +216,7 @@ enum Messages {
 /// An output stream and its events so far.
 #[derive(Debug)]
 pub struct Stream {
+    client: Box<Client>,
     messages: Messages,
     pub seen: Vec<RunEvent>,
     pub heartbeats: usize,
@@ -223,6 +224,10 @@ pub struct Stream {
 }
 
 impl Stream {
+    fn new(client: &Client, messages: Messages) -> Self {
+        Self { client: Box::new(client.clone()), messages, seen: Vec::new(), heartbeats: 0, ended: false }
+    }
+
     /// Takes in the next message. `false` at the end, which must be a terminal message.
     ///
     /// # Errors
@@ -245,7 +250,9 @@ impl Stream {
     /// Reads to the end.
     pub async fn to_end(mut self) -> Vec<RunEvent> {
         let read = async { while self.next().await.expect("the stream does not break") {} };
-        tokio::time::timeout(PATIENCE, read).await.expect("the run ends in time");
+        if tokio::time::timeout(PATIENCE, read).await.is_err() {
+            panic!("the run does not end in time: {}", Box::pin(self.why_open()).await);
+        }
         self.seen
     }
 
@@ -258,6 +265,17 @@ impl Stream {
             }
         };
         tokio::time::timeout(PATIENCE, read).await.expect("the event comes in time");
+    }
+
+    /// What the calls wait for that have not completed, as the coordinator explains it.
+    async fn why_open(&self) -> String {
+        let run = self.run(&self.client);
+        let mut why = Vec::new();
+        for call in run.get().await.calls.into_iter().filter(|call| call.state() != v1::CallState::Completed) {
+            let request = v1::ExplainCallRequest { run_id: run.id.clone(), call_id: call.call_id };
+            why.push(self.client.runs.clone().explain_call(request).await.map(|answer| answer.into_inner().why));
+        }
+        format!("run {}, {} events seen, {why:#?}", run.id, self.seen.len())
     }
 
     /// The run that the stream opened.

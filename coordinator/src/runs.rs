@@ -308,9 +308,7 @@ impl Runs {
         }
         // An error of the history does not matter if the log has the run.
         let journal = self.journals.of(id);
-        if journal.is_past(id)
-            && let Ok(Some(known)) = Box::pin(journal.past(id)).await
-        {
+        if let Ok(Some(known)) = Box::pin(journal.past_first(id)).await {
             return self.behind_the_wall(known);
         }
         let known = journal.known(id).await?;

@@ -11,7 +11,8 @@ impl Source {
     /// Reads the first entries of a run, from the log or from the history.
     pub(super) async fn begin(&mut self) -> Result<(), WatchError> {
         // An error of the history does not matter if the log has the run.
-        if self.journal.is_past(self.run) && matches!(self.find_in_history().await, Ok(true)) {
+        if let Ok(Some(found)) = Past::find_first(&self.journal, self.run).await {
+            self.read_in_history(found);
             return Ok(());
         }
         match self.begin_in_log().await {
@@ -60,14 +61,14 @@ impl Source {
     /// Reads the run from the history from now on. `error`: why it cannot be read from the log, if the history does not
     /// have it either.
     pub(super) async fn go_on_in_history(&mut self, error: WatchError) -> Result<(), WatchError> {
-        if Box::pin(self.find_in_history()).await? { Ok(()) } else { Err(error) }
+        let found = Box::pin(Past::find(&self.journal, self.run)).await?;
+        self.read_in_history(found.ok_or(error)?);
+        Ok(())
     }
 
-    async fn find_in_history(&mut self) -> Result<bool, WatchError> {
-        let Some((past, page)) = Past::find(&self.journal, self.run).await? else { return Ok(false) };
+    fn read_in_history(&mut self, (past, page): (Past, Page)) {
         self.past = Some(past);
         self.take_past(page);
-        Ok(true)
     }
 
     /// Takes the entries of a page that were not read before.

@@ -342,9 +342,18 @@ impl History {
     /// # Errors
     /// If the store does not respond, or what it has is damaged.
     pub async fn run(&self, run: RunId, now: Timestamp) -> Result<Option<HistoryRun>, HistoryError> {
-        let Some(value) = self.shard(run.shard())?.get(&keys::run(run)).await? else { return Ok(None) };
-        let found = HistoryRun::decode(value).map_err(|error| damaged(run, &error))?;
-        Ok((found.expires_at > now).then_some(found))
+        let value = self.shard(run.shard())?.get(&keys::run(run)).await?;
+        unexpired(run, value, now)
+    }
+
+    /// As [`Self::run`], as the databases that are open here have it: it may be `None` for a run that was written within
+    /// the last minute.
+    ///
+    /// # Errors
+    /// As [`Self::run`].
+    pub async fn run_cached(&self, run: RunId, now: Timestamp) -> Result<Option<HistoryRun>, HistoryError> {
+        let value = self.shard(run.shard())?.get_cached(&keys::run(run)).await?;
+        unexpired(run, value, now)
     }
 
     /// A further part of a run that the history has.
@@ -371,6 +380,12 @@ impl History {
         let found = self.shard(shard)?.keys_after(keys::of_tenant(tenant, None), after.map(keys::bytes), max).await?;
         Ok(found.iter().filter_map(|rest| keys::id(shard, rest)).collect())
     }
+}
+
+fn unexpired(run: RunId, value: Option<Bytes>, now: Timestamp) -> Result<Option<HistoryRun>, HistoryError> {
+    let Some(value) = value else { return Ok(None) };
+    let found = HistoryRun::decode(value).map_err(|error| damaged(run, &error))?;
+    Ok((found.expires_at > now).then_some(found))
 }
 
 fn until(expires_at: Timestamp) -> PutOptions {

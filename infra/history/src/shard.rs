@@ -25,10 +25,10 @@ const MEMORY_BYTES: usize = 8 * 1024 * 1024;
 const WAITING_BYTES: usize = 4 * MEMORY_BYTES;
 /// How often a writer looks whether it was fenced or files were merged. Each look is a request to the store.
 const LOOK: Duration = Duration::from_secs(20);
-/// How often a reader looks for new entries; it also does when it does not find a run.
+/// How often a reader looks for new entries. A new one is opened if a run is not found.
 const FOLLOW: Duration = Duration::from_secs(60);
-/// A reader that was opened earlier than this is replaced when it does not find a run.
-const FRESH: Duration = Duration::from_secs(1);
+/// The shortest time between the openings of two readers of a shard. Clients may request any number of unknown runs.
+const APART: Duration = Duration::from_millis(500);
 /// Merges at once in a shard.
 const MERGES_MAX: usize = 1;
 /// What a merge reads of each of its files at once, and how many such pieces ahead. All shards of a coordinator may
@@ -114,25 +114,40 @@ impl ShardStore {
         }
     }
 
-    /// The value of a key. The owner knows the newest; others look again before they report that there is none.
-    pub(crate) async fn get(&self, key: &[u8]) -> Result<Option<Bytes>, HistoryError> {
+    /// The value of a key as the database that is open here has it: it may be `None` if it was written within the last
+    /// minute.
+    pub(crate) async fn get_cached(&self, key: &[u8]) -> Result<Option<Bytes>, HistoryError> {
         let read = async {
-            if let Some(db) = self.writer() {
-                match db.get(key).await.map_err(HistoryError::from) {
-                    // It was fenced or closed meanwhile.
-                    Err(HistoryError::Fenced | HistoryError::Unavailable(_)) => {}
-                    found => return found,
-                }
+            if let Some(found) = self.get_as_writer(key).await? {
+                return Ok(Some(found));
             }
-            let Some((opened, reader)) = self.reader(None).await? else { return Ok(None) };
-            let found = reader.get(key).await?;
-            if found.is_some() || opened.elapsed() < FRESH {
-                return Ok(found);
-            }
-            let Some((_, reader)) = self.reader(Some(opened)).await? else { return Ok(None) };
+            let Some((_, reader)) = self.reader(None).await? else { return Ok(None) };
             Ok(reader.get(key).await?)
         };
         timeout(READ_PATIENCE, read).await.map_err(|_| HistoryError::silent(READ_PATIENCE))?
+    }
+
+    /// The value of a key, with everything that was durable before this request.
+    pub(crate) async fn get(&self, key: &[u8]) -> Result<Option<Bytes>, HistoryError> {
+        let asked = Instant::now();
+        if let Some(found) = self.get_cached(key).await? {
+            return Ok(Some(found));
+        }
+        // Not even a writer knows that there is none: another coordinator may have taken the shard over meanwhile.
+        let read = async {
+            let Some((_, reader)) = self.reader(Some(asked)).await? else { return Ok(None) };
+            Ok(reader.get(key).await?)
+        };
+        timeout(READ_PATIENCE, read).await.map_err(|_| HistoryError::silent(READ_PATIENCE))?
+    }
+
+    async fn get_as_writer(&self, key: &[u8]) -> Result<Option<Bytes>, HistoryError> {
+        let Some(db) = self.writer() else { return Ok(None) };
+        match db.get(key).await.map_err(HistoryError::from) {
+            // It was fenced or closed meanwhile.
+            Err(HistoryError::Fenced | HistoryError::Unavailable(_)) => Ok(None),
+            found => found,
+        }
     }
 
     /// What follows the prefix in at most `max` keys, after one of them.
@@ -145,13 +160,9 @@ impl ShardStore {
         let read = async {
             let from = after.map_or_else(Vec::new, |after| [&after[..], &[0]].concat());
             let mut found = Vec::new();
-            let mut keys = match self.writer() {
-                Some(db) => db.scan_prefix(&prefix, from..).await?,
-                None => match self.reader(Some(Instant::now())).await? {
-                    Some((_, reader)) => reader.scan_prefix(&prefix, from..).await?,
-                    None => return Ok(found),
-                },
-            };
+            // Not the writer, which may have been fenced without knowing it.
+            let Some((_, reader)) = self.reader(Some(Instant::now())).await? else { return Ok(found) };
+            let mut keys = reader.scan_prefix(&prefix, from..).await?;
             while found.len() < max
                 && let Some(next) = keys.next().await?
             {
@@ -173,13 +184,17 @@ impl ShardStore {
         timeout(patience, read).await.unwrap_or(Ok(()))
     }
 
-    /// A reader, which was opened after `than`; `None` if nothing was written yet. Concurrent requests share one.
+    /// A reader, which was opened after `than`; `None` if nothing was written yet. Concurrent requests share one. It
+    /// has everything that was durable when it was opened.
     async fn reader(&self, than: Option<Instant>) -> Result<Option<(Instant, Arc<DbReader>)>, HistoryError> {
         let mut reader = self.reader.lock().await;
         if let Some((opened, reader)) = &*reader
             && than.is_none_or(|than| *opened > than)
         {
             return Ok(Some((*opened, Arc::clone(reader))));
+        }
+        if let Some((opened, _)) = &*reader {
+            tokio::time::sleep_until(*opened + APART).await;
         }
         let opened = Instant::now();
         let builder = DbReader::builder(self.path.clone(), Arc::clone(&self.store))

@@ -79,6 +79,30 @@ async fn a_writer_whose_shard_was_taken_over_writes_nothing_any_more() {
 }
 
 #[tokio::test]
+async fn a_run_is_found_once_it_is_durable_by_a_writer_that_does_not_know_it_was_fenced_and_by_a_new_reader() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let (fenced, writer, reader) = (history(folder.path()), history(folder.path()), history(folder.path()));
+    let acme: TenantId = "acme".parse().expect("a tenant");
+    fenced.begin(SHARD, LOG, u64::MAX).await.expect("it opens");
+    fenced.put(SHARD, vec![ended(id(), None, &[1])], at(1)).await.expect("stored");
+    assert_eq!(writer.begin(SHARD, LOG, u64::MAX).await.expect("it opens"), 1);
+    for last in 2..5 {
+        let run = id();
+        // Both have a reader that does not know the run.
+        for of in [&fenced, &reader] {
+            assert_eq!(of.run(run, *NOW).await.expect("it is there"), None);
+        }
+        writer.put(SHARD, vec![ended(run, Some("acme"), &[last])], at(last)).await.expect("stored");
+        for of in [&fenced, &reader] {
+            let found = of.run(run, *NOW).await.expect("it is there");
+            assert_eq!(found.expect("it is durable").messages, messages(&[last]));
+            let listed = of.runs_of(SHARD, &acme, None, 10).await.expect("it is there");
+            assert!(listed.contains(&run), "{run} is not in {listed:?}");
+        }
+    }
+}
+
+#[tokio::test]
 async fn a_large_run_has_parts_and_none_of_them_is_shown_without_the_run() {
     let folder = tempfile::tempdir().expect("a folder");
     let (writer, reader, run) = (history(folder.path()), history(folder.path()), id());

@@ -1,7 +1,7 @@
 //! Runs that have left the log, read from the history: the same messages, decoded in the same way.
 
 use history::{History, HistoryError};
-use proto::convert::history::HistoryMessage;
+use proto::convert::history::{HistoryMessage, HistoryRun};
 use proto::subject;
 use run::RunId;
 
@@ -54,7 +54,25 @@ impl Past {
     /// The first page of a run that the history has; `None` if there is no history, or it does not have the run.
     pub(crate) async fn find(journal: &Journal, run: RunId) -> Result<Option<(Self, Page)>, HistoryError> {
         let Some(history) = journal.history() else { return Ok(None) };
-        let Some(found) = history.run(run, ::nats::now()).await? else { return Ok(None) };
+        let found = history.run(run, ::nats::now()).await?;
+        Self::begin(history, run, found).await
+    }
+
+    /// As [`Self::find`], before the log is read: of a run that is so old that the log has most likely lost it, if it
+    /// has ended. `None` also if it was written to the history within the last minute.
+    pub(crate) async fn find_first(journal: &Journal, run: RunId) -> Result<Option<(Self, Page)>, HistoryError> {
+        let is_past = journal.oldest() > run.created_at();
+        let Some(history) = journal.history().filter(|_| is_past) else { return Ok(None) };
+        let found = history.run_cached(run, ::nats::now()).await?;
+        Self::begin(history, run, found).await
+    }
+
+    async fn begin(
+        history: &History,
+        run: RunId,
+        found: Option<HistoryRun>,
+    ) -> Result<Option<(Self, Page)>, HistoryError> {
+        let Some(found) = found else { return Ok(None) };
         let mut past = Self { history: history.clone(), run, parts: found.parts, next: 1 };
         let page = match found.messages {
             messages if messages.is_empty() => past.next().await?.unwrap_or_default(),
@@ -84,20 +102,25 @@ impl Journal {
         self.history.as_ref()
     }
 
-    /// Whether a run is so old that the log has most likely lost it, if it has ended.
-    pub(crate) fn is_past(&self, run: RunId) -> bool {
-        self.history.is_some() && self.oldest() > run.created_at()
-    }
-
     /// A run as the history has it.
     pub(crate) async fn past(&self, id: RunId) -> Result<Option<Known>, HistoryError> {
-        let Some((mut past, page)) = Past::find(self, id).await? else { return Ok(None) };
-        let mut known = Known::new(id);
-        known.is_past = true;
-        page.apply_to(&mut known);
-        while let Some(page) = past.next().await? {
-            page.apply_to(&mut known);
-        }
-        Ok(Some(known))
+        past_of(id, Past::find(self, id).await?).await
     }
+
+    /// As [`Self::past`], before the log is read: see [`Past::find_first`].
+    pub(crate) async fn past_first(&self, id: RunId) -> Result<Option<Known>, HistoryError> {
+        past_of(id, Past::find_first(self, id).await?).await
+    }
+}
+
+/// A run, folded from all of its pages.
+async fn past_of(id: RunId, found: Option<(Past, Page)>) -> Result<Option<Known>, HistoryError> {
+    let Some((mut past, page)) = found else { return Ok(None) };
+    let mut known = Known::new(id);
+    known.is_past = true;
+    page.apply_to(&mut known);
+    while let Some(page) = past.next().await? {
+        page.apply_to(&mut known);
+    }
+    Ok(Some(known))
 }

@@ -119,6 +119,7 @@ impl History {
     /// If the folder cannot be made.
     pub fn new(location: &HistoryLocation, retention: Duration) -> Result<Self, InvalidLocation> {
         let (store, root) = location.open()?;
+        let is_folder = matches!(location, HistoryLocation::Folder(_));
         let cache: Arc<dyn DbCache> = Arc::new(MokaCache::new_with_opts(MokaCacheOptions {
             max_capacity: CACHE_BYTES,
             time_to_live: None,
@@ -126,7 +127,7 @@ impl History {
         }));
         let shards = Partition::first(Partition::MAX).flat_map(Partition::shards).map(|shard| {
             let path = root.clone().join("shards").join(shard.to_string());
-            ShardStore::new(Arc::clone(&store), path, (Arc::clone(&cache), u64::from(shard.0)))
+            ShardStore::new((Arc::clone(&store), is_folder), path, (Arc::clone(&cache), u64::from(shard.0)))
         });
         let (shards, place) = (shards.collect(), location.to_string());
         Ok(Self(Arc::new(Parts { store, root, place, retention, shards })))

@@ -10,7 +10,8 @@ use object_store::ObjectStore;
 use object_store::path::Path;
 use run::RunId;
 use slatedb::config::{
-    CompactionWorkerOptions, CompactorOptions, DbReaderOptions, GarbageCollectorOptions, Settings, SstBlockSize,
+    CompactionWorkerOptions, CompactorOptions, DbReaderOptions, GarbageCollectorDirectoryOptions,
+    GarbageCollectorOptions, Settings, SstBlockSize,
 };
 use slatedb::db_cache::DbCache;
 use slatedb::{Db, DbReader, DbReaderMode};
@@ -37,11 +38,15 @@ const MERGE_PIECE_BYTES: usize = 512 * 1024;
 const MERGE_PIECES: usize = 2;
 /// How long closing a database may take. What it does not write then is written again by the next owner.
 const CLOSE_PATIENCE: Duration = Duration::from_secs(3);
+/// The longest time for which a writer that goes on afterwards may hang, for example with its machine.
+const HANGS_MAX: Duration = Duration::from_secs(24 * 3600);
 /// No position is known.
 const UNKNOWN: u64 = u64::MAX;
 
 pub(crate) struct ShardStore {
     store: Arc<dyn ObjectStore>,
+    /// The store is a folder.
+    is_folder: bool,
     path: Path,
     cache: (Arc<dyn DbCache>, u64),
     writer: RwLock<Option<Db>>,
@@ -54,9 +59,14 @@ pub(crate) struct ShardStore {
 }
 
 impl ShardStore {
-    pub(crate) fn new(store: Arc<dyn ObjectStore>, path: Path, cache: (Arc<dyn DbCache>, u64)) -> Self {
+    pub(crate) fn new(
+        (store, is_folder): (Arc<dyn ObjectStore>, bool),
+        path: Path,
+        cache: (Arc<dyn DbCache>, u64),
+    ) -> Self {
         Self {
             store,
+            is_folder,
             path,
             cache,
             writer: RwLock::default(),
@@ -95,7 +105,7 @@ impl ShardStore {
             return Ok(db);
         }
         let builder = Db::builder(self.path.clone(), Arc::clone(&self.store))
-            .with_settings(settings())
+            .with_settings(settings(self.is_folder))
             .with_sst_block_size(SstBlockSize::Block16Kib)
             .with_db_cache(Arc::clone(&self.cache.0), self.cache.1);
         let opened = timeout(OPEN_PATIENCE, builder.build()).await;
@@ -229,8 +239,23 @@ impl ShardStore {
     }
 }
 
+/// What the library removes. A writer that hung while it wrote must find what fenced it: in a bucket, a file that says
+/// what was removed stops it too, but a folder has none, and the fence of a writer is stopped by nothing else.
+fn garbage(is_folder: bool) -> GarbageCollectorOptions {
+    let usual = GarbageCollectorDirectoryOptions::default();
+    let of_metadata = if is_folder { GarbageCollectorDirectoryOptions { min_age: HANGS_MAX, ..usual } } else { usual };
+    let of_fences = GarbageCollectorDirectoryOptions { min_age: HANGS_MAX, interval: Some(HANGS_MAX / 24), ..usual };
+    GarbageCollectorOptions {
+        manifest_options: Some(of_metadata),
+        compactions_options: Some(of_metadata),
+        wal_fence_options: Some(of_fences),
+        boundary_files_enabled: !is_folder,
+        ..GarbageCollectorOptions::default()
+    }
+}
+
 /// A shard is written every few seconds, and most reads are of one run.
-fn settings() -> Settings {
+fn settings(is_folder: bool) -> Settings {
     let worker = CompactionWorkerOptions {
         max_concurrent_compactions: MERGES_MAX,
         compactions_poll_interval: LOOK,
@@ -251,7 +276,7 @@ fn settings() -> Settings {
         l0_sst_size_bytes: MEMORY_BYTES,
         max_unflushed_bytes: WAITING_BYTES,
         compactor_options: Some(compactor),
-        garbage_collector_options: Some(GarbageCollectorOptions::default()),
+        garbage_collector_options: Some(garbage(is_folder)),
         // Other values are of a sensible size for few writes.
         ..Settings::default()
     }

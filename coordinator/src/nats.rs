@@ -16,6 +16,7 @@ pub(crate) mod partitions;
 pub(crate) mod pauses;
 pub(crate) mod queues;
 pub(crate) mod records;
+pub(crate) mod repeated;
 pub(crate) mod requests;
 pub(crate) mod retention;
 pub(crate) mod scan;

@@ -31,7 +31,6 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use async_nats::HeaderMap;
-use async_nats::jetstream;
 use async_nats::jetstream::message::StreamMessage;
 use async_nats::jetstream::stream::{Config, Info, PeerInfo};
 use bytes::Bytes;
@@ -50,32 +49,23 @@ use ::nats::append::PAUSE;
 use self::append::UNHEARD_MAX;
 use self::room::{Amount, Room};
 use super::Broker;
+use super::repeated::{READ_PATIENCE, Turns, last_message, patiently};
 use super::setup::LOG_BYTES_PER_MESSAGE;
 use owner::Known;
 
 /// The expected sequence on a subject without entries.
 pub(crate) const NOTHING: u64 = 0;
-/// How long reading a page of the log may take.
-const READ_PATIENCE: Duration = Duration::from_secs(10);
-/// How long the broker may take to answer a read before the read is repeated, at first and at most: the server, the
-/// request or its answer may be lost.
-const ANSWER_PATIENCE: Duration = Duration::from_secs(1);
-const ANSWER_PATIENCE_LONGEST: Duration = Duration::from_secs(4);
 /// The pause before a replica that lags behind is read again.
 const LAG_PAUSE: Duration = Duration::from_millis(20);
 /// How long the log's leader may lack a run that another server has. An erased run disappears from all of them within
 /// milliseconds.
 const AGREE_PATIENCE: Duration = Duration::from_secs(2);
-const REPLY_PATIENCE: Duration = Duration::from_secs(3);
 /// Entries and bytes of one page.
 pub(crate) const PAGE_ENTRIES: usize = 256;
 pub(crate) const PAGE_BYTES: usize = 1024 * 1024;
 /// Bytes of a page for a watcher: there may be thousands of watchers, and each keeps a page until its client has read
 /// it.
 pub(crate) const WATCHED_PAGE_BYTES: usize = 64 * 1024;
-/// The most watchers that read the log concurrently. Others wait for their turn, so that thousands of watchers that
-/// reconnect do not keep the broker from the calls of others. One read takes about 0.2 ms.
-const READING_MAX: usize = 16;
 /// Statuses of a batched read.
 const END_OF_BATCH: u16 = 204;
 const NOTHING_THERE: u16 = 404;
@@ -119,16 +109,6 @@ pub(crate) struct Parts {
     /// Until when the feed counts as late, in milliseconds since 1970.
     behind_until: AtomicU64,
     last_mark: tokio::sync::Mutex<absent::LastMark>,
-}
-
-/// Turns of watchers' reads of the log.
-#[derive(Debug)]
-struct Turns(Semaphore);
-
-impl Default for Turns {
-    fn default() -> Self {
-        Self(Semaphore::new(READING_MAX))
-    }
 }
 
 impl Deref for Journal {
@@ -261,12 +241,12 @@ impl Journal {
         Self { takes_turns: true, ..self }
     }
 
-    /// Reads, and retries for a while if that fails or the broker does not answer soon.
+    /// Reads, again and again for a while if that fails or the broker does not answer soon.
     async fn patiently<T, F>(&self, again: &str, read: impl Fn() -> F) -> Result<T, ReadError>
     where
         F: Future<Output = Result<T, ReadError>>,
     {
-        patiently(again, self.takes_turns.then_some(&self.turns), read).await
+        patiently(again, self.stream, self.takes_turns.then_some(&self.turns), read).await
     }
 
     /// Whether the log holds a run whose opening is an entry of its own. Reads only one subject, from the log's leader:
@@ -305,27 +285,26 @@ impl Journal {
     }
 
     async fn last_on_once(&self, subject: &str) -> Result<Option<StreamMessage>, ReadError> {
-        let stream =
-            self.broker.context.get_stream_no_info(self.stream).await.map_err(|error| ReadError(error.to_string()))?;
-        match stream.get_last_raw_message_by_subject(subject).await {
-            Ok(message) => Ok(Some(message)),
-            Err(error) if error.kind() == jetstream::stream::LastRawMessageErrorKind::NoMessageFound => Ok(None),
-            Err(error) => Err(ReadError(error.to_string())),
-        }
+        let stream = self.broker.patient.get_stream_no_info(self.stream).await;
+        last_message(&stream.map_err(|error| ReadError::new(&error))?, subject).await
     }
 
     /// Appends a barrier to the end of a shard, and returns its position. Every entry of the shard that was stored
     /// before this request precedes it. A barrier is stored by a majority of the broker's nodes. So it is never wrong,
     /// unlike a leader that was replaced without knowing it.
     pub(crate) async fn mark(&self, shard: Shard) -> Result<u64, ReadError> {
-        let unavailable = |error: &dyn std::fmt::Display| ReadError(error.to_string());
-        let sent = self
-            .broker
-            .patient
-            .publish(subject::mark(shard), Bytes::new())
-            .await
-            .map_err(|error| unavailable(&error))?;
-        Ok(sent.await.map_err(|error| unavailable(&error))?.sequence)
+        self.patiently("retrying to store a barrier in the log", || self.mark_once(shard)).await
+    }
+
+    /// As [`Self::mark`], and is not sent again.
+    pub(crate) async fn mark_once(&self, shard: Shard) -> Result<u64, ReadError> {
+        // The library would buffer each copy, and send it later.
+        if !self.is_connected() {
+            return Err(ReadError::new(&"there is no connection to the broker"));
+        }
+        let sent = self.broker.patient.publish(subject::mark(shard), Bytes::new()).await;
+        let stored = sent.map_err(|error| ReadError::new(&error))?.await;
+        Ok(stored.map_err(|error| ReadError::new(&error))?.sequence)
     }
 
     /// The sequence of a shard's first message after `after`; there is one at `mark`.
@@ -426,7 +405,7 @@ impl Journal {
         let mut batch = Batch { messages: Vec::new(), last: false };
         loop {
             let before = batch.messages.last().map_or(0, |message| message.sequence);
-            let reply = tokio::time::timeout(REPLY_PATIENCE, replies.next()).await;
+            let reply = tokio::time::timeout(READ_PATIENCE, replies.next()).await;
             let reply = reply.map_err(|_| ReadError("the broker does not answer".to_owned()))?;
             let Some(reply) = reply else { return Err(ReadError("the connection was closed".to_owned())) };
             match reply.status.map(|status| status.as_u16()) {
@@ -454,31 +433,6 @@ impl Journal {
             let (sequence, subject, payload) = (message.sequence, message.subject.to_string(), message.payload);
             batch.messages.push(Stored { sequence, subject, bytes, what, at, payload });
         }
-    }
-}
-
-/// As [`Journal::patiently`]. A retried read waits for its turn again, behind others. So while the broker does not
-/// answer, there are never more requests in progress than turns.
-async fn patiently<T, F>(again: &str, turns: Option<&Turns>, read: impl Fn() -> F) -> Result<T, ReadError>
-where
-    F: Future<Output = Result<T, ReadError>>,
-{
-    let (mut give_up, mut patience) = (None, ANSWER_PATIENCE);
-    loop {
-        let turn = match turns {
-            Some(turns) => turns.0.acquire().await.ok(),
-            None => None,
-        };
-        let give_up = *give_up.get_or_insert_with(|| Instant::now() + READ_PATIENCE);
-        let read = tokio::time::timeout(patience, read()).await;
-        drop(turn);
-        let error = match read.unwrap_or_else(|_| Err(ReadError("the broker does not answer".to_owned()))) {
-            Err(error) if Instant::now() < give_up => error,
-            read => return read,
-        };
-        tracing::warn!(%error, "{again}");
-        tokio::time::sleep(PAUSE).await;
-        patience = (patience * 2).min(ANSWER_PATIENCE_LONGEST);
     }
 }
 

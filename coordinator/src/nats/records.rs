@@ -8,7 +8,6 @@ use std::collections::BTreeMap;
 
 use async_nats::connection::State;
 use async_nats::jetstream::message::PublishMessage;
-use async_nats::jetstream::stream::LastRawMessageErrorKind;
 use async_nats::jetstream::{Context, kv};
 use async_nats::{Client, Message, Subject, SubscribeError};
 use futures::{Stream, StreamExt as _, TryStreamExt as _, stream};
@@ -22,6 +21,7 @@ use run::{PoolId, Shard, TenantId};
 
 use super::Broker;
 use super::journal::ReadError;
+use super::repeated::last_message;
 
 /// Records of a pool, those of all its tenants.
 const POOL_RECORDS_MAX: usize = 8192;
@@ -263,14 +263,9 @@ impl Records {
     /// The record of a key, and its revision. The leader answers, so confirmed writes are seen.
     async fn newest(&self, space: &Space, key: &RecordKey) -> Result<Option<(u64, StoredRecord)>, ReadError> {
         let sizes = format!("{}.{key}.*", self.subject(space));
-        match self.store.stream.get_last_raw_message_by_subject(&sizes).await {
-            Ok(message) => {
-                let stored = StoredRecord::decode(message.payload).map_err(|error| ReadError::new(&error))?;
-                Ok(Some((message.sequence, stored)))
-            }
-            Err(error) if error.kind() == LastRawMessageErrorKind::NoMessageFound => Ok(None),
-            Err(error) => Err(ReadError::new(&error)),
-        }
+        let Some(message) = last_message(&self.store.stream, &sizes).await? else { return Ok(None) };
+        let stored = StoredRecord::decode(message.payload).map_err(|error| ReadError::new(&error))?;
+        Ok(Some((message.sequence, stored)))
     }
 
     /// Removes replaced messages of a key. If it fails, the next write of the key removes them.

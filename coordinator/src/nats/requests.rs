@@ -5,7 +5,6 @@
 
 use async_nats::connection::State;
 use async_nats::jetstream::message::PublishMessage;
-use async_nats::jetstream::stream::LastRawMessageErrorKind;
 use async_nats::jetstream::{Context, kv};
 use bytes::Bytes;
 use nats::append::AppendFailure;
@@ -15,6 +14,7 @@ use run::RunId;
 
 use super::Broker;
 use super::journal::ReadError;
+use super::repeated::last_message;
 use crate::requests::{RequestKey, Taken};
 
 const VERSION: u32 = 1;
@@ -55,13 +55,8 @@ impl Requests {
 
     /// As [`Self::find`], but the leader answers, so confirmed writes are seen.
     pub(crate) async fn newest(&self, key: &RequestKey) -> Result<Held, ReadError> {
-        match self.store.stream.get_last_raw_message_by_subject(&self.subject(&key.name())).await {
-            Ok(message) => held(message.payload, message.sequence),
-            Err(error) if error.kind() == LastRawMessageErrorKind::NoMessageFound => {
-                Ok(Held { taken: None, revision: 0 })
-            }
-            Err(error) => Err(ReadError::new(&error)),
-        }
+        let message = last_message(&self.store.stream, &self.subject(&key.name())).await?;
+        message.map_or(Ok(Held { taken: None, revision: 0 }), |message| held(message.payload, message.sequence))
     }
 
     /// Replaces the revision `before` of a key, and returns the new revision; `None` if the key has another one.

@@ -5,7 +5,6 @@ use std::time::Duration;
 
 use async_nats::connection::State;
 use async_nats::jetstream::message::PublishMessage;
-use async_nats::jetstream::stream::LastRawMessageErrorKind;
 use async_nats::jetstream::{Context, kv};
 use bytes::Bytes;
 use futures::StreamExt as _;
@@ -15,6 +14,7 @@ use proto::wire::v1::StoredSchedule;
 
 use super::Broker;
 use super::journal::ReadError;
+use super::repeated::last_message;
 use super::requests::PutError;
 use super::setup::{SetupError, entries};
 
@@ -74,13 +74,8 @@ impl ScheduleStore {
 
     /// The content of a key as the broker's leader has it, so confirmed writes are seen.
     pub(crate) async fn newest(&self, id: &str) -> Result<Found, ReadError> {
-        match self.store.stream.get_last_raw_message_by_subject(&self.subject(id)).await {
-            Ok(message) => found(&message.payload, message.sequence),
-            Err(error) if error.kind() == LastRawMessageErrorKind::NoMessageFound => {
-                Ok(Found { stored: None, revision: 0 })
-            }
-            Err(error) => Err(ReadError::new(&error)),
-        }
+        let message = last_message(&self.store.stream, &self.subject(id)).await?;
+        message.map_or(Ok(Found { stored: None, revision: 0 }), |message| found(&message.payload, message.sequence))
     }
 
     /// Replaces the revision `before` of a key, and returns the new revision; `None` if the key has another one.

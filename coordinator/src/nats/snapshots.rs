@@ -6,7 +6,6 @@ use std::time::Duration;
 
 use async_nats::jetstream::kv;
 use async_nats::jetstream::message::StreamMessage;
-use async_nats::jetstream::stream::LastRawMessageErrorKind;
 use bytes::Bytes;
 use proto::convert::snapshot::{Head, Needs, Parts, Snapshot};
 use run::Shard;
@@ -14,6 +13,7 @@ use tokio::time::timeout;
 
 use super::Broker;
 use super::journal::ReadError;
+use super::repeated::{last_message, patiently};
 
 /// Bytes of a snapshot in one message: a little less than a message of the broker.
 const PART_BYTES: usize = 1024 * 1024 - 4096;
@@ -91,11 +91,11 @@ impl Snapshots {
     }
 
     async fn last(&self, key: &str) -> Result<Option<StreamMessage>, ReadError> {
-        match self.store.stream.get_last_raw_message_by_subject(&format!("{}{key}", self.store.prefix)).await {
-            Ok(message) => Ok(Some(message)),
-            Err(error) if error.kind() == LastRawMessageErrorKind::NoMessageFound => Ok(None),
-            Err(error) => Err(ReadError::new(&error)),
-        }
+        let subject = format!("{}{key}", self.store.prefix);
+        patiently("retrying to read a snapshot", &self.store.stream_name, None, || {
+            last_message(&self.store.stream, &subject)
+        })
+        .await
     }
 
     /// Replaces the snapshot at this revision, which fails for an earlier owner of the shard. A large one is stored in

@@ -429,7 +429,7 @@ impl OwnerTask {
     fn mark(&mut self, shard: Shard) {
         let journal = self.io.journals.of_shard(shard);
         self.send(async move {
-            if let Err(error) = journal.mark(shard).await {
+            if let Err(error) = journal.mark_once(shard).await {
                 tracing::debug!(%shard, %error, "storing a barrier for a shard without entries failed");
             }
         });

@@ -69,8 +69,7 @@ impl Journal {
         }
         // Set before it is sent, because the requester may disconnect and the barrier is stored all the same.
         *last = LastMark { sent_at: Some(Instant::now()), answer: None };
-        let stored = self.patiently("retrying to store a barrier in the log", || self.mark(id.shard()));
-        let stored = tokio::time::timeout(MARK_PATIENCE, stored).await;
+        let stored = tokio::time::timeout(MARK_PATIENCE, self.mark(id.shard())).await;
         let stored = stored.unwrap_or_else(|_| Err(ReadError("storing a barrier in the log failed".to_owned())));
         last.answer = Some(stored.clone());
         stored

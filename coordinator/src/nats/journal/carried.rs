@@ -7,8 +7,7 @@
 
 use std::time::Duration;
 
-use async_nats::jetstream::message::{PublishMessage, StreamMessage};
-use async_nats::jetstream::stream::LastRawMessageErrorKind;
+use async_nats::jetstream::message::PublishMessage;
 use bytes::Bytes;
 use futures::TryStreamExt as _;
 use nats::append::AppendFailure;
@@ -19,7 +18,7 @@ use proto::names;
 use run::{RunId, Shard, Timestamp};
 
 use super::pages::{Batch, Stored};
-use super::{Journal, PAGE_BYTES, Page, ReadError, RunPages, WATCHED_PAGE_BYTES};
+use super::{Journal, PAGE_BYTES, Page, ReadError, RunPages, WATCHED_PAGE_BYTES, last_message};
 use crate::metrics::COUNTS;
 
 /// Bytes of one part, unless a single entry is larger.
@@ -133,42 +132,40 @@ impl Journal {
     /// The carried runs of a shard.
     pub(crate) async fn carried_runs(&self, shard: Shard) -> Result<Vec<RunId>, ReadError> {
         let first_parts = format!("{}{shard}.*.0", self.broker.carried.prefix);
-        let subjects = self.broker.carried.stream.info_with_subjects(first_parts).await;
-        let subjects = subjects.map_err(|error| ReadError::new(&error))?;
-        let subjects: Vec<(String, usize)> = subjects.try_collect().await.map_err(|error| ReadError::new(&error))?;
+        let list = || self.carried_subjects(&first_parts);
+        let subjects = self.patiently("retrying to list what is carried", list).await?;
         let run = |subject: &str| subject.rsplit('.').nth(1)?.parse::<RunId>().ok();
         Ok(subjects.iter().filter_map(|(subject, _)| run(subject)).collect())
     }
 
     /// A part of a run, from the bucket's leader.
     pub(super) async fn carried_part(&self, run: RunId, number: u64) -> Result<Option<CarriedPart>, ReadError> {
-        let message = self.last_carried(&self.place(run, number)).await?;
+        let message = last_message(&self.broker.carried.stream, &self.place(run, number)).await?;
         let part = message.map(|message| CarriedPart::decode(message.payload)).transpose();
         part.map_err(|error| ReadError(format!("part {number} of what is carried of run {run}: {error}")))
     }
 
     async fn last_part(&self, run: RunId) -> Result<Option<LastPart>, ReadError> {
         let parts = format!("{}{}.{run}.*", self.prefix(), run.shard());
-        let subjects = self.broker.carried.stream.info_with_subjects(parts).await;
-        let subjects = subjects.map_err(|error| ReadError::new(&error))?;
-        let subjects: Vec<(String, usize)> = subjects.try_collect().await.map_err(|error| ReadError::new(&error))?;
+        let subjects = self.carried_subjects(&parts).await?;
         let number = |subject: &str| subject.rsplit('.').next()?.parse().ok();
         let Some(number) = subjects.iter().filter_map(|(subject, _)| number(subject)).max() else { return Ok(None) };
         Ok(self.carried_part(run, number).await?.map(|part| LastPart { number, part }))
     }
 
-    async fn last_carried(&self, subject: &str) -> Result<Option<StreamMessage>, ReadError> {
-        match self.broker.carried.stream.get_last_raw_message_by_subject(subject).await {
-            Ok(message) => Ok(Some(message)),
-            Err(error) if error.kind() == LastRawMessageErrorKind::NoMessageFound => Ok(None),
-            Err(error) => Err(ReadError::new(&error)),
-        }
+    /// The subjects of the bucket that match a filter, from its leader.
+    async fn carried_subjects(&self, filter: &str) -> Result<Vec<(String, usize)>, ReadError> {
+        let subjects = self.broker.carried.stream.info_with_subjects(filter).await;
+        subjects.map_err(|error| ReadError::new(&error))?.try_collect().await.map_err(|error| ReadError::new(&error))
     }
 
     /// Writes the fence of a shard, unless this claim has written it already. The fence has no revision if a later
     /// owner has written one, or the bucket is full.
     pub(crate) async fn fence(&self, shard: Shard, claim: u64) -> Result<Fence, ReadError> {
-        self.write_fence(shard, claim, false).await
+        // A copy that comes after one that was stored finds it. One that was sent before conflicts,
+        // and is sent again.
+        let write = || self.write_fence(shard, claim, false);
+        self.patiently("retrying to write the fence of a shard", write).await
     }
 
     /// As [`Self::fence`], and also writes one that this claim has written already. After that the broker stores
@@ -178,7 +175,7 @@ impl Journal {
     }
 
     async fn write_fence(&self, shard: Shard, claim: u64, is_again: bool) -> Result<Fence, ReadError> {
-        let found = self.last_carried(&self.fence_of(shard)).await?;
+        let found = last_message(&self.broker.carried.stream, &self.fence_of(shard)).await?;
         // Claims are compared within one bucket of leases: a restored broker has a new one.
         let leases = self.broker.leases.stream.cached_info().created.unix_timestamp();
         let (revision, by) = found.map_or((0, 0), |message| (message.sequence, claim_of(&message.payload, leases)));

@@ -243,7 +243,7 @@ impl RunPages {
     }
 
     async fn attempt_counted(&self) -> Result<Attempt, ReadError> {
-        let Counts { subjects, through } = self.journal.counts_through(self.run).await?;
+        let Counts { subjects, through } = self.journal.counts_once(self.run).await?;
         if through < self.mark {
             return Ok(Attempt::Lags);
         }
@@ -278,7 +278,7 @@ impl RunPages {
 
     /// The entries after those that were carried.
     async fn attempt_carried(&self) -> Result<Attempt, ReadError> {
-        let Counts { subjects, through } = self.journal.counts_through(self.run).await?;
+        let Counts { subjects, through } = self.journal.counts_once(self.run).await?;
         if through < self.mark {
             return Ok(Attempt::Lags);
         }
@@ -443,7 +443,7 @@ struct Failed {
 impl Journal {
     /// Whether the log has this entry, according to its leader.
     async fn holds(&self, sequence: u64) -> Result<bool, ReadError> {
-        let stream = self.broker.context.get_stream_no_info(self.stream).await;
+        let stream = self.broker.patient.get_stream_no_info(self.stream).await;
         match stream.map_err(|error| ReadError::new(&error))?.get_raw_message(sequence).await {
             Ok(_) => Ok(true),
             Err(error) if error.kind() == RawMessageErrorKind::NoMessageFound => Ok(false),
@@ -458,8 +458,12 @@ impl Journal {
 
     /// As [`Self::counts`], with the last entry of the log that the answering server has.
     pub(super) async fn counts_through(&self, run: RunId) -> Result<Counts, ReadError> {
+        self.patiently("retrying to count the entries of a run", || self.counts_once(run)).await
+    }
+
+    async fn counts_once(&self, run: RunId) -> Result<Counts, ReadError> {
         let filter = serde_json::json!({ "subjects_filter": subject::of_run(run) });
-        let reply = self.broker.context.request(format!("STREAM.INFO.{}", self.stream), &filter).await;
+        let reply = self.broker.patient.request(format!("STREAM.INFO.{}", self.stream), &filter).await;
         let info: Info = reply.map_err(|error| ReadError::new(&error))?;
         match info {
             Info { state: Some(state), error: None } => {

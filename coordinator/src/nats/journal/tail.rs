@@ -6,14 +6,14 @@ use std::time::Duration;
 use async_nats::Message;
 use async_nats::datetime::parse_rfc3339;
 use async_nats::jetstream::context::ContextBuilder;
-use async_nats::jetstream::stream::{Info, LastRawMessageErrorKind};
+use async_nats::jetstream::stream::Info;
 use owner::retention::Fill;
 use proto::convert::snapshot::Cut;
 use proto::names;
 use run::{Partition, RunId, Timestamp};
 use serde_json::{Value, json};
 
-use super::{Journal, NOTHING_THERE, ReadError, limits, millis};
+use super::{Journal, NOTHING_THERE, ReadError, last_message, limits, millis};
 
 /// The key of the bucket of snapshots that tells what has left the first partition of the log, and what the keys of
 /// the others begin with.
@@ -63,7 +63,8 @@ pub(super) fn oldest(first: u64, nanos: i128) -> Timestamp {
 impl Journal {
     /// The log as its leader has it, which may have been replaced without knowing it.
     pub(crate) async fn now(&self) -> Result<LogNow, ReadError> {
-        let stream = self.broker.patient.get_stream(self.stream).await.map_err(|error| ReadError::new(&error))?;
+        let ask = async || self.broker.patient.get_stream(self.stream).await.map_err(|error| ReadError::new(&error));
+        let stream = self.patiently("retrying to ask the log's leader for its size", ask).await?;
         let log = LogNow::of(stream.cached_info());
         self.note_first(log.first);
         Ok(log)
@@ -148,11 +149,8 @@ impl Journal {
     async fn cut(&self, log: &LogNow) -> Result<Option<Timestamp>, ReadError> {
         let store = &self.broker.snapshots;
         let subject = format!("{}{}", store.prefix, self.cut_key());
-        let cut = match store.stream.get_last_raw_message_by_subject(&subject).await {
-            Ok(message) => Cut::decode(message.payload).map_err(|error| ReadError::new(&error))?,
-            Err(error) if error.kind() == LastRawMessageErrorKind::NoMessageFound => return Ok(None),
-            Err(error) => return Err(ReadError::new(&error)),
-        };
+        let Some(message) = last_message(&store.stream, &subject).await? else { return Ok(None) };
+        let cut = Cut::decode(message.payload).map_err(|error| ReadError::new(&error))?;
         Ok((cut.log == log.created).then_some(cut.through))
     }
 

@@ -328,59 +328,6 @@ async fn a_run_is_erased_up_to_an_entry_however_many_it_has_and_nothing_else_wit
     }
 }
 
-#[tokio::test(start_paused = true)]
-async fn a_read_that_is_not_answered_soon_is_made_again_and_keeps_nobody_from_theirs() {
-    let asked = std::cell::Cell::new(0);
-    let read = || {
-        asked.set(asked.get() + 1);
-        let is_lost = asked.get() < 3;
-        async move {
-            if is_lost {
-                std::future::pending::<()>().await;
-            }
-            Ok(7)
-        }
-    };
-    let began = Instant::now();
-    assert_eq!(patiently("again", None, read).await.expect("the third is answered"), 7);
-    assert!(began.elapsed() < READ_PATIENCE, "{:?}", began.elapsed());
-    let lost: Result<(), _> = patiently("again", None, std::future::pending).await;
-    assert!(lost.expect_err("it is not waited for without an end").to_string().contains("does not answer"));
-
-    // Reads without an answer return their turns meanwhile, and there are never more requests than turns.
-    let (turns, asking) = (Turns::default(), std::cell::Cell::new(0));
-    let lost = || {
-        asking.set(asking.get() + 1);
-        let asking = scopeguard(&asking);
-        async move {
-            let _asking = asking;
-            std::future::pending::<Result<(), ReadError>>().await
-        }
-    };
-    let waits = (0..READING_MAX * 4).map(|_| patiently("again", Some(&turns), lost));
-    let mut waits = futures::future::join_all(waits);
-    let began = Instant::now();
-    tokio::select! {
-        biased;
-        _ = &mut waits => unreachable!("the broker answers no request"),
-        read = patiently("again", Some(&turns), || std::future::ready(Ok(asking.get()))) => {
-            assert!(read.expect("it is answered") <= READING_MAX);
-        }
-    }
-    assert!(began.elapsed() < ANSWER_PATIENCE * 5, "{:?}", began.elapsed());
-}
-
-/// Counts one down when it is dropped.
-fn scopeguard(count: &std::cell::Cell<usize>) -> impl Drop + use<'_> {
-    struct Guard<'a>(&'a std::cell::Cell<usize>);
-    impl Drop for Guard<'_> {
-        fn drop(&mut self) {
-            self.0.set(self.0.get() - 1);
-        }
-    }
-    Guard(count)
-}
-
 #[tokio::test]
 async fn what_is_left_of_a_run_is_read_subject_by_subject_and_gone_is_told_from_lagging() {
     let (_server, journal) = journal().await;

@@ -1,0 +1,194 @@
+//! Requests that are sent again while the broker does not answer, because a server, the request or its answer may be
+//! lost.
+//!
+//! The earlier copies are still waited for, as long as their own requests last: an overloaded broker answers late, and
+//! would never answer a reader that listens to the newest copy alone.
+
+use std::time::Duration;
+
+use async_nats::jetstream::message::StreamMessage;
+use async_nats::jetstream::stream::{LastRawMessageErrorKind, Stream};
+use futures::stream::FuturesUnordered;
+use futures::{FutureExt as _, StreamExt as _};
+use tokio::sync::Semaphore;
+use tokio::time::Instant;
+
+use ::nats::append::PAUSE;
+
+use super::journal::ReadError;
+
+/// How long a read may take.
+pub(crate) const READ_PATIENCE: Duration = Duration::from_secs(10);
+/// How long the broker may take to answer a read before it is sent again, at first and at most.
+const ANSWER_PATIENCE: Duration = Duration::from_secs(1);
+const ANSWER_PATIENCE_LONGEST: Duration = Duration::from_secs(4);
+/// Watchers' reads of the log that have a turn, until they are answered or sent again. Others wait for theirs, so that
+/// thousands of watchers that reconnect do not keep the broker from the calls of others. One read takes about 0.2 ms.
+const READING_MAX: usize = 16;
+
+/// Turns of watchers' reads of the log.
+#[derive(Debug)]
+pub(crate) struct Turns(Semaphore);
+
+impl Default for Turns {
+    fn default() -> Self {
+        Self(Semaphore::new(READING_MAX))
+    }
+}
+
+/// Sends a read to a stream again while it fails or is not answered soon, and returns the first answer. Each copy waits
+/// for its turn behind others', and has it no longer than until the next copy: reads that are lost keep nobody from
+/// theirs.
+///
+/// Every copy may be carried out, also after this returns. So it is only for what may be done again at any time.
+pub(crate) async fn patiently<T, F>(
+    again: &str,
+    stream: &str,
+    turns: Option<&Turns>,
+    read: impl Fn() -> F,
+) -> Result<T, ReadError>
+where
+    F: Future<Output = Result<T, ReadError>>,
+{
+    let (mut copies, mut newest) = (FuturesUnordered::new(), 0_usize);
+    let (mut give_up, mut patience) = (None, ANSWER_PATIENCE);
+    loop {
+        newest += 1;
+        let turn = match turns {
+            Some(turns) => tokio::select! {
+                biased;
+                answer = answer_of(&mut copies, newest) => return answer,
+                turn = turns.0.acquire() => turn.ok(),
+            },
+            None => None,
+        };
+        let give_up = *give_up.get_or_insert_with(|| Instant::now() + READ_PATIENCE);
+        let number = newest;
+        copies.push(read().map(move |answer| (number, answer)));
+        let answer = tokio::time::timeout(patience, answer_of(&mut copies, newest)).await;
+        drop(turn);
+        let error = match answer.unwrap_or_else(|_| Err(ReadError::new(&"the broker does not answer"))) {
+            Err(error) if Instant::now() < give_up => error,
+            answer => return answer,
+        };
+        tracing::warn!(stream, %error, "{again}");
+        tokio::time::sleep(PAUSE).await;
+        patience = (patience * 2).min(ANSWER_PATIENCE_LONGEST);
+    }
+}
+
+/// The first answer, or the failure of the copy with this number: those before it were followed by another.
+async fn answer_of<T, F>(copies: &mut FuturesUnordered<F>, newest: usize) -> Result<T, ReadError>
+where
+    F: Future<Output = (usize, Result<T, ReadError>)>,
+{
+    loop {
+        match copies.next().await {
+            Some((_, Ok(answer))) => return Ok(answer),
+            Some((number, Err(error))) if number == newest => return Err(error),
+            Some((_, Err(_))) => {}
+            None => std::future::pending().await,
+        }
+    }
+}
+
+/// The last message on a subject of a stream, from its leader: a confirmed write is seen.
+pub(crate) async fn last_message<I>(stream: &Stream<I>, subject: &str) -> Result<Option<StreamMessage>, ReadError> {
+    match stream.get_last_raw_message_by_subject(subject).await {
+        Ok(message) => Ok(Some(message)),
+        Err(error) if error.kind() == LastRawMessageErrorKind::NoMessageFound => Ok(None),
+        Err(error) => Err(ReadError::new(&error)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::{Cell, RefCell};
+    use std::future::{pending, ready};
+
+    use futures::future::join_all;
+
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_read_that_is_not_answered_soon_is_sent_again_and_not_without_an_end() {
+        let asked = Cell::new(0);
+        let read = || {
+            asked.set(asked.get() + 1);
+            let is_lost = asked.get() < 3;
+            async move {
+                if is_lost {
+                    pending::<()>().await;
+                }
+                Ok(7)
+            }
+        };
+        let began = Instant::now();
+        assert_eq!(patiently("again", "ty-log", None, read).await.expect("the third is answered"), 7);
+        assert!(began.elapsed() < READ_PATIENCE, "{:?}", began.elapsed());
+        let lost: Result<(), _> = patiently("again", "ty-log", None, pending).await;
+        assert!(lost.expect_err("it is given up").to_string().contains("does not answer"));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_late_answer_to_an_earlier_copy_counts_and_its_failure_does_not() {
+        let asked = Cell::new(0);
+        let read = || {
+            let copy = asked.replace(asked.get() + 1);
+            async move {
+                tokio::time::sleep(ANSWER_PATIENCE_LONGEST).await;
+                Ok(copy)
+            }
+        };
+        assert_eq!(patiently("again", "ty-log", None, read).await.expect("the first is answered"), 0);
+
+        // Also while another copy waits for its turn.
+        let (turns, began) = (Turns::default(), Instant::now());
+        asked.set(0);
+        let answer = patiently("again", "ty-log", Some(&turns), read);
+        let others = async {
+            tokio::time::sleep(ANSWER_PATIENCE).await;
+            let all = u32::try_from(READING_MAX).expect("it is small");
+            let _all = turns.0.acquire_many(all).await.expect("it is not closed");
+            pending::<()>().await;
+        };
+        tokio::select! {
+            answer = answer => assert_eq!(answer.expect("the first is answered"), 0),
+            () = others => unreachable!("they keep all turns"),
+        }
+        assert_eq!((asked.get(), began.elapsed()), (1, ANSWER_PATIENCE_LONGEST), "no other copy has had a turn");
+
+        let asked = Cell::new(0);
+        let read = || {
+            let copy = asked.replace(asked.get() + 1);
+            async move {
+                // Fails while the second copy is waited for, which is answered within the time that it has.
+                tokio::time::sleep(ANSWER_PATIENCE + PAUSE + PAUSE).await;
+                if copy == 0 { Err(ReadError::new(&"of the first")) } else { Ok(copy) }
+            }
+        };
+        assert_eq!(patiently("again", "ty-log", None, read).await.expect("the second is answered"), 1);
+        assert_eq!(asked.get(), 2, "no copy is sent because an earlier one has failed");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn reads_without_an_answer_keep_nobody_from_theirs_and_no_more_are_sent_at_a_time_than_turns() {
+        let (turns, sent) = (Turns::default(), RefCell::new(Vec::new()));
+        let lost = || {
+            sent.borrow_mut().push(Instant::now());
+            pending::<Result<(), ReadError>>()
+        };
+        let mut waits = join_all((0..READING_MAX * 4).map(|_| patiently("again", "ty-log", Some(&turns), lost)));
+        let began = Instant::now();
+        tokio::select! {
+            biased;
+            _ = &mut waits => unreachable!("the broker answers no request"),
+            read = patiently("again", "ty-log", Some(&turns), || ready(Ok(()))) => read.expect("it is answered"),
+        }
+        assert!(began.elapsed() < ANSWER_PATIENCE * 5, "{:?}", began.elapsed());
+        for first in sent.borrow().iter() {
+            let soon = sent.borrow().iter().filter(|at| **at >= *first && **at < *first + ANSWER_PATIENCE).count();
+            assert!(soon <= READING_MAX, "{soon}");
+        }
+    }
+}

@@ -13,8 +13,10 @@ use async_nats::{Client, ConnectErrorKind, ConnectOptions, Event};
 use crate::access::Party;
 pub use crate::time::now;
 
-/// A half-open link is noticed after two missed pings; the library's default of a minute would hide it for three.
-const PING_INTERVAL: Duration = Duration::from_secs(5);
+/// A server that is silent for three times as long is left for another one. A coordinator or a worker counts as lost
+/// after as long, so one whose server hangs comes back soon afterwards. Acknowledgements count as well as answers to
+/// pings, so a slow link is not taken for a silent server.
+const PING_INTERVAL: Duration = Duration::from_secs(2);
 /// The oldest broker with the features that the log needs.
 const VERSION_MIN: (u32, u32) = (2, 14);
 

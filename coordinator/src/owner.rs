@@ -102,7 +102,7 @@ enum Request {
     State { run: RunId, through: u64, reply: oneshot::Sender<Option<Known>> },
     Overdue { run: RunId },
     OpenAmong { shard: Shard, runs: Vec<RunId>, reply: oneshot::Sender<Option<OpenAmong>> },
-    Verdict { question: Question, pool: PoolId, needed: u64, reply: oneshot::Sender<Option<Verdict>> },
+    Verdict { question: Question, pool: PoolId, needed: u64, reply: oneshot::Sender<Option<(Verdict, bool)>> },
 }
 
 /// The owner task has stopped because the process is shutting down.

@@ -321,7 +321,7 @@ fn question() -> Question {
 fn answers() -> [(&'static str, Option<Answer>); 5] {
     let go = Verdict::Go { number: AttemptNumber(3), used: 1, from: ChunkIndex(4) };
     let end = Verdict::End { attempt: attempt(), outcome: AttemptOutcome::Failed(error()) };
-    let answer = |verdict, last_output| Some(Answer { verdict, last_output });
+    let answer = |verdict, last_output| Some(Answer { verdict, last_output, has_taker: false });
     [
         ("answer: go ahead", answer(go, 99)),
         ("answer: end", answer(end, 98)),

@@ -427,13 +427,14 @@ proptest! {
         for stop in [Stop::Attempt(run_id(), attempt), worker, Stop::Storing(false), Stop::Storing(true)] {
             prop_assert_eq!(Stop::decode(stop.encode()).expect("a stop"), stop);
         }
-        let go = Answer { verdict: Verdict::Go { number: attempt.number, used, from: ChunkIndex(used) }, last_output };
+        let verdict = Verdict::Go { number: attempt.number, used, from: ChunkIndex(used) };
+        let go = Answer { verdict, last_output, has_taker: executed };
         prop_assert_eq!(decode_answer(encode_answer(Some(&go)), attempt.call).expect("an answer"), Some(go));
         if !matches!(outcome, AttemptOutcome::Completed(_)) {
-            let end = Answer { verdict: Verdict::End { attempt, outcome }, last_output };
+            let end = Answer { verdict: Verdict::End { attempt, outcome }, last_output, has_taker: false };
             prop_assert_eq!(decode_answer(encode_answer(Some(&end)), attempt.call).expect("an answer"), Some(end));
         }
-        let leave = Answer { verdict: Verdict::Leave, last_output: 0 };
+        let leave = Answer { verdict: Verdict::Leave, last_output: 0, has_taker: false };
         prop_assert_eq!(decode_answer(encode_answer(Some(&leave)), attempt.call).expect("an answer"), Some(leave));
         prop_assert_eq!(decode_answer(encode_answer(None), attempt.call).expect("an answer"), None);
         let worker = "worker-1".parse().expect("a worker id");
@@ -518,6 +519,6 @@ fn what_is_said_about_a_question_to_the_client_survives_the_wire() {
         assert_eq!(reply, UserReply::Known(answer));
     }
     assert_eq!(decode_user_answer(encode_user_answer(None)).expect("a reply"), UserReply::AskAgain);
-    let leave = Answer { verdict: Verdict::Leave, last_output: 0 };
+    let leave = Answer { verdict: Verdict::Leave, last_output: 0, has_taker: false };
     assert_eq!(decode_user_answer(encode_answer(Some(&leave))).expect("a reply"), UserReply::OwnerTooOld);
 }

@@ -1,6 +1,6 @@
 //! Questions of workers about their jobs. The owner answers them after the call's output is read to its end.
 
-use owner::Question;
+use owner::{Question, World as _};
 use proto::convert::worker::Answer;
 use proto::subject::{Subject, SubjectKind};
 use run::{CallIndex, Event, PoolId, RunId, Verdict};
@@ -33,9 +33,15 @@ impl OwnerTask {
         });
     }
 
-    /// `None` while the feed has not delivered entries up to `needed`, or if the shard is not ours.
-    pub(super) fn verdict(&self, question: &Question, pool: &PoolId, needed: u64) -> Option<Verdict> {
-        self.owner.verdict(question, pool, needed, ::nats::now(), &self.surroundings())
+    /// The verdict, and whether a live worker takes the call. `None` while the feed has not delivered entries up to
+    /// `needed`, or if the shard is not ours.
+    pub(super) fn verdict(&self, question: &Question, pool: &PoolId, needed: u64) -> Option<(Verdict, bool)> {
+        let world = self.surroundings();
+        let verdict = self.owner.verdict(question, pool, needed, ::nats::now(), &world)?;
+        let run = self.owner.run(question.run).map(|known| &known.run);
+        let call = run.and_then(|run| Some((run.call(question.call)?.spec(), run.tenant())));
+        let has_taker = call.is_some_and(|(spec, tenant)| world.workers().takers(spec, tenant) > 0);
+        Some((verdict, has_taker))
     }
 
     /// Ends an attempt that is not retried and whose worker is lost. A worker that receives the job would do the same,
@@ -70,6 +76,6 @@ async fn consider(journal: &Journal, ledger: &OwnerHandle, question: Question, p
     };
     let (reply, verdict) = oneshot::channel();
     ledger.0.send(Request::Verdict { question, pool, needed: last_output, reply }).await.ok()?;
-    let verdict = verdict.await.ok().flatten()?;
-    Some(Answer { verdict, last_output })
+    let (verdict, has_taker) = verdict.await.ok().flatten()?;
+    Some(Answer { verdict, last_output, has_taker })
 }

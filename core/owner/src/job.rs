@@ -39,8 +39,10 @@ const PAUSED: Duration = Duration::from_secs(1);
 const PAUSED_LONGEST: Duration = Duration::from_secs(30);
 /// Delay of a job of a tool that this worker does not host, which doubles with each delivery: a worker that hosts it
 /// may have a free slot at once, or be about to start. In a pool whose workers host different tools, a job may come to
-/// the wrong worker several times in a row, so the first delays are short.
+/// the wrong worker many times in a row, so the first delays are short, and the others too as long as a worker that
+/// hosts it is alive.
 const NOT_HOSTED: Duration = Duration::from_millis(1);
+const HOSTED_ELSEWHERE_LONGEST: Duration = Duration::from_millis(256);
 const NOT_HOSTED_LONGEST: Duration = Duration::from_secs(5);
 
 /// One job that was delivered to this worker.
@@ -332,9 +334,11 @@ impl Job {
         self.finish(Settle::Nak(delay), Why::Paused);
     }
 
-    /// The tool, or the version that the call needs, is not hosted here.
-    pub fn handle_not_hosted(&mut self) {
-        let delay = doubled(NOT_HOSTED, NOT_HOSTED_LONGEST, self.delivered);
+    /// The tool, or the version that the call needs, is not hosted here. `has_taker`: but by another worker of the pool,
+    /// as the owner knows.
+    pub fn handle_not_hosted(&mut self, has_taker: bool) {
+        let longest = if has_taker { HOSTED_ELSEWHERE_LONGEST } else { NOT_HOSTED_LONGEST };
+        let delay = doubled(NOT_HOSTED, longest, self.delivered);
         self.finish(Settle::Nak(delay), Why::NotHosted);
     }
 

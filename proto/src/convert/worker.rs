@@ -269,16 +269,18 @@ pub struct Answer {
     pub verdict: Verdict,
     /// The sequence of the call's last output in the log; 0 if there is none.
     pub last_output: u64,
+    /// If the job is to be executed: a live worker of the pool hosts what the call needs.
+    pub has_taker: bool,
 }
 
 /// `None` means that the owner does not know yet.
 #[must_use]
 pub fn encode_answer(answer: Option<&Answer>) -> Bytes {
     use wire::job_answer::Verdict as Wire;
-    let last_output = answer.map_or(0, |answer| answer.last_output);
+    let (last_output, has_taker) = answer.map_or((0, false), |answer| (answer.last_output, answer.has_taker));
     let verdict = match answer.map(|answer| &answer.verdict) {
         Some(Verdict::Go { number, used, from }) => {
-            Wire::GoAhead(wire::GoAhead { number: number.0, used: *used, last_output, from: from.0 })
+            Wire::GoAhead(wire::GoAhead { number: number.0, used: *used, last_output, from: from.0, has_taker })
         }
         Some(Verdict::End { attempt, outcome }) => {
             let ended = ended_out(0, outcome);
@@ -300,10 +302,10 @@ pub fn decode_answer(payload: Bytes, call: CallIndex) -> Result<Option<Answer>, 
     use wire::job_answer::Verdict as Wire;
     let wire = wire::JobAnswer::decode(payload)?;
     check_version(wire.version)?;
-    let mut last_output = 0;
+    let (mut last_output, mut has_taker) = (0, false);
     let verdict = match wire.verdict.ok_or(InvalidMessage::Missing("the verdict"))? {
         Wire::GoAhead(go) => {
-            last_output = go.last_output;
+            (last_output, has_taker) = (go.last_output, go.has_taker);
             Verdict::Go { number: AttemptNumber(go.number), used: go.used, from: ChunkIndex(go.from) }
         }
         Wire::EndAttempt(end) => {
@@ -317,7 +319,7 @@ pub fn decode_answer(payload: Bytes, call: CallIndex) -> Result<Option<Answer>, 
         Wire::AskAgain(_) => return Ok(None),
         Wire::UserAnswer(_) => return Err(InvalidMessage::Misplaced { event: "answer of a client" }),
     };
-    Ok(Some(Answer { verdict, last_output }))
+    Ok(Some(Answer { verdict, last_output, has_taker }))
 }
 
 /// A message from a coordinator to the workers of a pool.

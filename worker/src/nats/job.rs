@@ -1,6 +1,7 @@
 //! Drives one job from its delivery to its acknowledgement: performs the actions of [`owner::job`] with the broker,
 //! the tools and the clock.
 
+use std::cell::Cell;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,7 +11,7 @@ use async_nats::{Message, Subject as Reply};
 use bytes::Bytes;
 use owner::job::{self, About, Action, Ended, Entry, Go, Settle, Stage, Start, Stored, Why};
 use proto::convert::log::{self, Job};
-use proto::convert::worker::{Question, decode_answer, encode_question};
+use proto::convert::worker::{Answer, Question, decode_answer, encode_question};
 use proto::names;
 use proto::subject::Subject;
 use run::{AttemptId, AttemptOutcome, CallError, Event, Nonce, Policy, Route, ToolName, Verdict};
@@ -36,6 +37,8 @@ struct Delivery {
     /// How long ago it was stored when it came here.
     age: Duration,
     here: Instant,
+    /// The owner knows a live worker that takes the call.
+    has_taker: Cell<bool>,
 }
 
 /// An attempt whose tool is not called yet.
@@ -125,7 +128,7 @@ fn delivery(core: &Core, message: Message, reply: Reply) -> Result<Option<Delive
     let subject: Subject = message.subject.as_str().parse().map_err(|error| format!("{error}"))?;
     let job = log::decode_job(&subject, message.payload, published).map_err(|error| error.to_string())?;
     let (age, here) = (::nats::now().since(published), Instant::now());
-    Ok(job.map(|job| Delivery { job, reply, delivered, sequence, age, here }))
+    Ok(job.map(|job| Delivery { job, reply, delivered, sequence, age, here, has_taker: Cell::new(false) }))
 }
 
 fn now() -> std::time::Instant {
@@ -184,7 +187,11 @@ async fn answer(core: &Core, delivery: &Delivery, about: About) -> Option<(Verdi
     let answer = core.client.request(names::question(&job.pool, run.shard()), encode_question(&question));
     match tokio::time::timeout(job::ANSWER_PATIENCE, answer).await {
         Ok(Ok(answer)) => match decode_answer(answer.payload, call) {
-            Ok(answer) => return answer.map(|answer| (answer.verdict, answer.last_output)),
+            Ok(answer) => {
+                let Answer { verdict, last_output, has_taker } = answer?;
+                delivery.has_taker.set(has_taker);
+                return Some((verdict, last_output));
+            }
             Err(error) => tracing::warn!(run.id = %run, %error, "reading the owner's answer failed, asking again"),
         },
         Ok(Err(error)) => tracing::debug!(run.id = %run, %error, "no owner answers yet"),
@@ -249,7 +256,7 @@ async fn prepare<'a>(
 ) -> Option<Prospect<'a>> {
     let Job { run, call, spec, .. } = &delivery.job;
     let Route::Pool { policy, version, .. } = &spec.route else {
-        job.handle_not_hosted();
+        job.handle_not_hosted(delivery.has_taker.get());
         return None;
     };
     let table = core.table();
@@ -263,7 +270,7 @@ async fn prepare<'a>(
             run.id = %run, tool = %spec.tool, version = version.as_ref().map(tracing::field::display),
             "giving back a call of a tool, or of a version of it, that is not hosted here"
         );
-        job.handle_not_hosted();
+        job.handle_not_hosted(delivery.has_taker.get());
         return None;
     }
     if let Some(hook) = core.lacking_hook(spec) {
@@ -274,7 +281,7 @@ async fn prepare<'a>(
                 "giving back a call that requires a hook which does not run here: start this worker with --hooks"
             );
         }
-        job.handle_not_hosted();
+        job.handle_not_hosted(delivery.has_taker.get());
         return None;
     }
     let tool = check_arguments(core, &spec.tool, &spec.arguments).await;

@@ -242,20 +242,23 @@ fn a_start_that_may_be_stored_and_is_not_executed_is_given_back() {
 
 #[test]
 fn a_job_of_a_paused_tool_comes_again_ever_later_and_one_that_is_not_hosted_sooner() {
-    let delay = |delivered, is_paused: bool| {
+    type GiveBack = fn(&mut Job);
+    let delayed = |delivered, give_back: GiveBack| {
         let mut job = Job::new(delivered, Duration::ZERO, Instant::now());
-        if is_paused {
-            job.handle_paused()
-        } else {
-            job.handle_not_hosted()
-        }
+        give_back(&mut job);
         let Some(Action::Finish(Settle::Nak(delay), _)) = job.poll_action() else { panic!("it goes back") };
         delay
     };
-    assert_eq!([1, 3].map(|delivered| delay(delivered, true)), [1, 4].map(Duration::from_secs));
-    assert_eq!([1, 3].map(|delivered| delay(delivered, false)), [1, 4].map(Duration::from_millis));
-    for late in [14, 64, 65, u32::MAX] {
-        assert_eq!((delay(late, true), delay(late, false)), (PAUSED_LONGEST, NOT_HOSTED_LONGEST));
+    let ways: [(GiveBack, Duration, Duration); 3] = [
+        (Job::handle_paused, Duration::from_secs(1), PAUSED_LONGEST),
+        (|job| job.handle_not_hosted(false), Duration::from_millis(1), NOT_HOSTED_LONGEST),
+        (|job| job.handle_not_hosted(true), Duration::from_millis(1), HOSTED_ELSEWHERE_LONGEST),
+    ];
+    for (give_back, first, longest) in ways {
+        assert_eq!([1, 3].map(|delivered| delayed(delivered, give_back)), [first, first * 4]);
+        for late in [14, 64, 65, u32::MAX] {
+            assert_eq!(delayed(late, give_back), longest);
+        }
     }
 }
 

@@ -151,7 +151,8 @@ impl HistoryWriter {
             // It is being taken over.
             return Ok(false);
         };
-        let mut through = self.history.begin(shard, log, newest).await?;
+        let Some(claim) = self.owned.borrow().claim(shard) else { return Ok(false) };
+        let mut through = self.history.begin((shard, claim), log, newest).await?;
         for _ in 0..PARTS_MAX {
             if through >= newest {
                 return Ok(true);

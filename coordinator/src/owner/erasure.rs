@@ -18,6 +18,7 @@ use futures::future::join_all;
 use owner::OpenRun;
 use owner::erasure::{Left, OwedErasure, REQUESTED_MAX, erase_request};
 use run::{Entry, Partition, RunId, Shard};
+use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
@@ -28,7 +29,7 @@ use crate::nats::notifications::Queue;
 use crate::nats::requests::Requests;
 use crate::nats::scan::Log;
 use crate::requests::RequestKey;
-use crate::shards::every;
+use crate::shards::{Owned, every};
 
 /// The most runs that are erased together, and of those concurrently. The broker processes the requests one after the
 /// other anyway.
@@ -157,7 +158,8 @@ impl OwnerTask {
         if !due.is_empty() {
             let (journals, requests) = (self.io.journals.clone(), self.io.requests.clone());
             let (objects, letters) = (self.io.objects.clone(), self.io.letters.clone());
-            let places = Places { journals, requests, objects, history: self.io.history.clone(), letters };
+            let (history, owned) = (self.io.history.clone(), self.io.owned.clone());
+            let places = Places { journals, requests, objects, history, owned, letters };
             self.erasures.batches.spawn(async move { places.erase_all(due).await });
         }
     }
@@ -236,6 +238,7 @@ struct Places {
     requests: Requests,
     objects: Objects,
     history: Option<History>,
+    owned: watch::Receiver<Owned>,
     letters: Option<Queue>,
 }
 
@@ -288,7 +291,11 @@ impl Places {
         let history = match (&self.history, &refused.history) {
             (None, _) => Ok(()),
             (Some(_), Some(error)) => Err(error.clone()),
-            (Some(history), None) => history.erase(owed.run, owed.through).await,
+            (Some(history), None) => {
+                let claim = self.owned.borrow().claim(owed.run.shard());
+                let claim = claim.ok_or(Unerased::History(HistoryError::NotOpen))?;
+                history.erase(owed.run, owed.through, claim).await
+            }
         };
         objects.map_err(Unerased::Objects)?;
         history.map_err(Unerased::History)

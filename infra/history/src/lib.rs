@@ -149,14 +149,15 @@ impl History {
         self.0.shards.get(usize::from(shard.0)).ok_or(HistoryError::NotOpen)
     }
 
-    /// Opens a shard's database for writing, unless it is open, and returns through which entry of this log it goes,
-    /// whose last entry in the shard is `newest`. The coordinator that wrote it before cannot write any more.
+    /// Opens a shard's database for writing, unless it is open since this claim of the shard, and returns through which
+    /// entry of this log it goes, whose last entry in the shard is `newest`. The coordinator that wrote it before
+    /// cannot write any more.
     ///
     /// # Errors
     /// If the store does not respond, or refuses.
-    pub async fn begin(&self, shard: Shard, log: u64, newest: u64) -> Result<u64, HistoryError> {
+    pub async fn begin(&self, (shard, claim): (Shard, u64), log: u64, newest: u64) -> Result<u64, HistoryError> {
         let store = self.shard(shard)?;
-        let begun = self.begin_open((shard, store), log, newest).await;
+        let begun = self.begin_open((shard, claim, store), log, newest).await;
         if begun.is_err() {
             // It may have been fenced, and is opened again.
             store.close().await;
@@ -166,11 +167,11 @@ impl History {
 
     async fn begin_open(
         &self,
-        (shard, store): (Shard, &ShardStore),
+        (shard, claim, store): (Shard, u64, &ShardStore),
         log: u64,
         newest: u64,
     ) -> Result<u64, HistoryError> {
-        let db = store.open().await?;
+        let db = store.open(claim).await?;
         let position = timeout(READ_PATIENCE, db.get(keys::POSITION)).await;
         let position = position.map_err(|_| HistoryError::silent(READ_PATIENCE))?.map_err(HistoryError::from);
         let position = match position.map(|value| value.map(HistoryPosition::decode).transpose()) {
@@ -291,7 +292,7 @@ impl History {
             erasing.retain(|_, through| *through > position.through);
             drop(erasing);
             written.await_durable().await?;
-            Ok::<_, HistoryError>(())
+            store.note_write(&db).await
         };
         timeout(WRITE_PATIENCE, written).await.map_err(|_| HistoryError::silent(WRITE_PATIENCE))??;
         store.note_through(position.through);
@@ -305,11 +306,11 @@ impl History {
     /// Erases a run, whose entries in the log end at `through`. Those that are about to be written will not be.
     ///
     /// # Errors
-    /// If this coordinator does not write the shard, or the store does not confirm it.
-    pub async fn erase(&self, run: RunId, through: u64) -> Result<(), HistoryError> {
+    /// If this coordinator does not write the shard since this claim of it, or the store does not confirm it.
+    pub async fn erase(&self, run: RunId, through: u64, claim: u64) -> Result<(), HistoryError> {
         let store = self.shard(run.shard())?;
         let erased = async {
-            let db = store.written()?;
+            let db = store.written_since(claim)?;
             let mut erasing = store.erasing.lock().await;
             let is_pending = store.through().is_none_or(|written| written < through);
             if is_pending {
@@ -347,8 +348,8 @@ impl History {
         unexpired(run, value, now)
     }
 
-    /// As [`Self::run`], as the databases that are open here have it: it may be `None` for a run that was written within
-    /// the last minute.
+    /// As [`Self::run`], as the databases that are open here have it: it may be `None` for a run that was written
+    /// within the last minute.
     ///
     /// # Errors
     /// As [`Self::run`].

@@ -2,19 +2,20 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::{Arc, MutexGuard, PoisonError, RwLock};
 use std::time::Duration;
 
 use bytes::Bytes;
 use object_store::ObjectStore;
 use object_store::path::Path;
 use run::RunId;
+use slatedb::admin::Admin;
 use slatedb::config::{
-    CompactionWorkerOptions, CompactorOptions, DbReaderOptions, GarbageCollectorDirectoryOptions,
-    GarbageCollectorOptions, Settings, SstBlockSize,
+    CompactionWorkerOptions, CompactorOptions, DbReaderOptions, FlushOptions, FlushType,
+    GarbageCollectorDirectoryOptions, GarbageCollectorOptions, Settings, SstBlockSize,
 };
 use slatedb::db_cache::DbCache;
-use slatedb::{Db, DbReader, DbReaderMode};
+use slatedb::{Db, DbReader, DbReaderMode, VersionedManifest};
 use tokio::sync::Mutex;
 use tokio::time::{Instant, timeout};
 
@@ -30,6 +31,11 @@ const LOOK: Duration = Duration::from_secs(20);
 const FOLLOW: Duration = Duration::from_secs(60);
 /// The shortest time between the openings of two readers of a shard. Clients may request any number of unknown runs.
 const APART: Duration = Duration::from_millis(500);
+/// How often a reader is opened again because files were removed meanwhile, which happens every few minutes.
+const OPENINGS_MAX: usize = 3;
+/// Writes after which they leave the write-ahead log, whatever their size: a reader that is opened reads that file by
+/// file.
+const UNMERGED_MAX: u64 = 64;
 /// Merges at once in a shard.
 const MERGES_MAX: usize = 1;
 /// What a merge reads of each of its files at once, and how many such pieces ahead. All shards of a coordinator may
@@ -51,11 +57,23 @@ pub(crate) struct ShardStore {
     cache: (Arc<dyn DbCache>, u64),
     writer: RwLock<Option<Db>>,
     opening: Mutex<()>,
-    reader: Mutex<Option<(Instant, Arc<DbReader>)>>,
+    readers: std::sync::Mutex<Readers>,
+    opening_reader: Mutex<()>,
+    /// Since which claim of the shard the writer is open.
+    claim: AtomicU64,
+    /// Writes of this writer.
+    writes: AtomicU64,
     /// Through which entry the runs are stored durably.
     through: AtomicU64,
     /// Runs that were erased while entries up to this one are still to be read from the log.
     pub(crate) erasing: Mutex<BTreeMap<RunId, u64>>,
+}
+
+#[derive(Default)]
+struct Readers {
+    open: Option<Arc<DbReader>>,
+    /// When a reader was last opened, or could not be.
+    last: Option<(Instant, Result<(), HistoryError>)>,
 }
 
 impl ShardStore {
@@ -71,7 +89,10 @@ impl ShardStore {
             cache,
             writer: RwLock::default(),
             opening: Mutex::default(),
-            reader: Mutex::default(),
+            readers: std::sync::Mutex::default(),
+            opening_reader: Mutex::default(),
+            claim: AtomicU64::new(UNKNOWN),
+            writes: AtomicU64::new(0),
             through: AtomicU64::new(UNKNOWN),
             erasing: Mutex::default(),
         }
@@ -98,11 +119,19 @@ impl ShardStore {
         self.writer().ok_or(HistoryError::NotOpen)
     }
 
-    /// Opens the database for writing, unless it is open.
-    pub(crate) async fn open(&self) -> Result<Db, HistoryError> {
+    /// The database, which is open for writing since this claim of the shard: another coordinator may have written it
+    /// between two claims.
+    pub(crate) fn written_since(&self, claim: u64) -> Result<Db, HistoryError> {
+        let db = self.written()?;
+        if self.claim.load(Ordering::Relaxed) == claim { Ok(db) } else { Err(HistoryError::NotOpen) }
+    }
+
+    /// Opens the database for writing, unless it is open since this claim of the shard.
+    pub(crate) async fn open(&self, claim: u64) -> Result<Db, HistoryError> {
         let _only = self.opening.lock().await;
-        if let Some(db) = self.writer() {
-            return Ok(db);
+        match self.written_since(claim) {
+            Ok(db) => return Ok(db),
+            Err(_) => self.close().await,
         }
         let builder = Db::builder(self.path.clone(), Arc::clone(&self.store))
             .with_settings(settings(self.is_folder))
@@ -110,8 +139,17 @@ impl ShardStore {
             .with_db_cache(Arc::clone(&self.cache.0), self.cache.1);
         let opened = timeout(OPEN_PATIENCE, builder.build()).await;
         let db = opened.map_err(|_| HistoryError::silent(OPEN_PATIENCE))??;
+        self.claim.store(claim, Ordering::Relaxed);
         drop(self.set_writer(Some(db.clone())));
         Ok(db)
+    }
+
+    /// Notes a write. Some of them move what was written out of the write-ahead log.
+    pub(crate) async fn note_write(&self, db: &Db) -> Result<(), HistoryError> {
+        if self.writes.fetch_add(1, Ordering::Relaxed) % UNMERGED_MAX == UNMERGED_MAX - 1 {
+            db.flush_with_options(FlushOptions { flush_type: FlushType::MemTable }).await?;
+        }
+        Ok(())
     }
 
     pub(crate) async fn close(&self) {
@@ -124,40 +162,55 @@ impl ShardStore {
         }
     }
 
-    /// The value of a key as the database that is open here has it: it may be `None` if it was written within the last
-    /// minute.
+    /// The value of a key as the databases that are open here have it: it may be `None`, or an older value, if it was
+    /// written within the last minute.
     pub(crate) async fn get_cached(&self, key: &[u8]) -> Result<Option<Bytes>, HistoryError> {
         let read = async {
-            if let Some(found) = self.get_as_writer(key).await? {
+            if let Some(db) = self.writer()
+                && let Ok(Some(found)) = db.get(key).await
+            {
                 return Ok(Some(found));
             }
-            let Some((_, reader)) = self.reader(None).await? else { return Ok(None) };
+            let Some(reader) = self.any_reader().await? else { return Ok(None) };
             Ok(reader.get(key).await?)
         };
         timeout(READ_PATIENCE, read).await.map_err(|_| HistoryError::silent(READ_PATIENCE))?
     }
 
-    /// The value of a key, with everything that was durable before this request.
+    /// The value of a key; `None` if nothing was durable under it when this was asked. It may be an older value, as
+    /// with [`Self::get_cached`].
     pub(crate) async fn get(&self, key: &[u8]) -> Result<Option<Bytes>, HistoryError> {
         let asked = Instant::now();
-        if let Some(found) = self.get_cached(key).await? {
-            return Ok(Some(found));
-        }
-        // Not even a writer knows that there is none: another coordinator may have taken the shard over meanwhile.
         let read = async {
-            let Some((_, reader)) = self.reader(Some(asked)).await? else { return Ok(None) };
+            if let Some(db) = self.writer() {
+                match db.get(key).await {
+                    Ok(Some(found)) => return Ok(Some(found)),
+                    Ok(None) if self.is_newest(&db).await? => return Ok(None),
+                    // It was fenced or closed.
+                    Ok(None) | Err(_) => {}
+                }
+            }
+            let open = self.readers().open.clone();
+            if let Some(reader) = open
+                && let Ok(Some(found)) = reader.get(key).await
+            {
+                return Ok(Some(found));
+            }
+            let Some(reader) = self.reader_after(asked).await? else { return Ok(None) };
             Ok(reader.get(key).await?)
         };
         timeout(READ_PATIENCE, read).await.map_err(|_| HistoryError::silent(READ_PATIENCE))?
     }
 
-    async fn get_as_writer(&self, key: &[u8]) -> Result<Option<Bytes>, HistoryError> {
-        let Some(db) = self.writer() else { return Ok(None) };
-        match db.get(key).await.map_err(HistoryError::from) {
-            // It was fenced or closed meanwhile.
-            Err(HistoryError::Fenced | HistoryError::Unavailable(_)) => Ok(None),
-            found => found,
-        }
+    /// Whether no other writer has opened the database. One that is fenced may not know it yet.
+    async fn is_newest(&self, db: &Db) -> Result<bool, HistoryError> {
+        let newest = self.newest_manifest().await?;
+        Ok(newest.is_some_and(|newest| newest.writer_epoch() == db.manifest().writer_epoch()))
+    }
+
+    async fn newest_manifest(&self) -> Result<Option<VersionedManifest>, HistoryError> {
+        let admin = Admin::builder(self.path.clone(), Arc::clone(&self.store)).build();
+        Ok(admin.read_manifest(None).await?)
     }
 
     /// What follows the prefix in at most `max` keys, after one of them.
@@ -171,7 +224,7 @@ impl ShardStore {
             let from = after.map_or_else(Vec::new, |after| [&after[..], &[0]].concat());
             let mut found = Vec::new();
             // Not the writer, which may have been fenced without knowing it.
-            let Some((_, reader)) = self.reader(Some(Instant::now())).await? else { return Ok(found) };
+            let Some(reader) = self.reader_after(Instant::now()).await? else { return Ok(found) };
             let mut keys = reader.scan_prefix(&prefix, from..).await?;
             while found.len() < max
                 && let Some(next) = keys.next().await?
@@ -186,7 +239,7 @@ impl ShardStore {
     /// Reads what follows a prefix, for at most `patience`, to find what is damaged.
     pub(crate) async fn read_through(&self, prefix: &[u8], patience: Duration) -> Result<(), HistoryError> {
         let read = async {
-            let Some((_, reader)) = self.reader(None).await? else { return Ok(()) };
+            let Some(reader) = self.any_reader().await? else { return Ok(()) };
             let mut keys = reader.scan_prefix(prefix, ..).await?;
             while keys.next().await?.is_some() {}
             Ok(())
@@ -194,42 +247,72 @@ impl ShardStore {
         timeout(patience, read).await.unwrap_or(Ok(()))
     }
 
-    /// A reader, which was opened after `than`; `None` if nothing was written yet. Concurrent requests share one. It
-    /// has everything that was durable when it was opened.
-    async fn reader(&self, than: Option<Instant>) -> Result<Option<(Instant, Arc<DbReader>)>, HistoryError> {
-        let mut reader = self.reader.lock().await;
-        if let Some((opened, reader)) = &*reader
-            && than.is_none_or(|than| *opened > than)
-        {
-            return Ok(Some((*opened, Arc::clone(reader))));
+    fn readers(&self) -> MutexGuard<'_, Readers> {
+        self.readers.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A reader that may lack what was written within the last minute; `None` if nothing was written before that.
+    async fn any_reader(&self) -> Result<Option<Arc<DbReader>>, HistoryError> {
+        let known = {
+            let readers = self.readers();
+            let is_new = matches!(&readers.last, Some((began, Ok(()))) if began.elapsed() < FOLLOW);
+            (readers.open.is_some() || is_new).then(|| readers.open.clone())
+        };
+        match known {
+            Some(reader) => Ok(reader),
+            None => self.reader_after(Instant::now()).await,
         }
-        if let Some((opened, _)) = &*reader {
-            tokio::time::sleep_until(*opened + APART).await;
-        }
-        let opened = Instant::now();
-        let builder = DbReader::builder(self.path.clone(), Arc::clone(&self.store))
-            .with_reader_mode(DbReaderMode::FollowLatest)
-            .with_options(DbReaderOptions { manifest_poll_interval: FOLLOW, ..DbReaderOptions::default() })
-            .with_db_cache(Arc::clone(&self.cache.0), self.cache.1);
-        match builder.build().await {
-            Ok(built) => {
-                let built = Arc::new(built);
-                let before = reader.replace((opened, Arc::clone(&built)));
-                drop(reader);
-                if let Some((_, before)) = before {
-                    // It follows the database until it is closed. Requests that still read with it go on until then.
-                    tokio::spawn(async move {
-                        tokio::time::sleep(READ_PATIENCE).await;
-                        if let Err(error) = before.close().await {
-                            tracing::debug!(%error, "closing a reader of the history failed");
-                        }
-                    });
-                }
-                Ok(Some((opened, built)))
+    }
+
+    /// A reader that has everything that was durable at `than`; `None` if nothing was written. Questions that wait for
+    /// one share it, or its failure.
+    async fn reader_after(&self, than: Instant) -> Result<Option<Arc<DbReader>>, HistoryError> {
+        let _only = self.opening_reader.lock().await;
+        let last = self.readers().last.clone();
+        if let Some((began, opened)) = last {
+            if began > than {
+                return opened.map(|()| self.readers().open.clone());
             }
-            Err(_) if self.is_new().await? => Ok(None),
-            Err(error) => Err(error.into()),
+            tokio::time::sleep_until(began + APART).await;
         }
+        let began = Instant::now();
+        let opened = self.open_reader().await;
+        let mut readers = self.readers();
+        readers.last = Some((began, opened.as_ref().map(|_| ()).map_err(Clone::clone)));
+        let opened = opened?;
+        if let Some(before) = std::mem::replace(&mut readers.open, opened.clone()) {
+            // It follows the database until it is closed. Requests that still read with it go on until then.
+            tokio::spawn(async move {
+                tokio::time::sleep(READ_PATIENCE).await;
+                if let Err(error) = before.close().await {
+                    tracing::debug!(%error, "closing a reader of the history failed");
+                }
+            });
+        }
+        Ok(opened)
+    }
+
+    /// Opens the database for reading; `None` if nothing was written.
+    async fn open_reader(&self) -> Result<Option<Arc<DbReader>>, HistoryError> {
+        for _ in 0..OPENINGS_MAX {
+            let builder = DbReader::builder(self.path.clone(), Arc::clone(&self.store))
+                .with_reader_mode(DbReaderMode::FollowLatest)
+                .with_options(DbReaderOptions { manifest_poll_interval: FOLLOW, ..DbReaderOptions::default() })
+                .with_db_cache(Arc::clone(&self.cache.0), self.cache.1);
+            let reader = match builder.build().await {
+                Ok(reader) => reader,
+                Err(_) if self.is_new().await? => return Ok(None),
+                Err(error) => return Err(error.into()),
+            };
+            // It reads the manifest, and then what was written since. If that was merged and removed in between, it has
+            // neither, and does not report it.
+            let newest = self.newest_manifest().await?;
+            if newest.is_some_and(|newest| newest.replay_after_wal_id() == reader.manifest().replay_after_wal_id()) {
+                return Ok(Some(Arc::new(reader)));
+            }
+            reader.close().await?;
+        }
+        Err(HistoryError::Unavailable("its files were merged each time that they were opened".to_owned()))
     }
 
     /// Whether nothing was ever written.
@@ -239,8 +322,8 @@ impl ShardStore {
     }
 }
 
-/// What the library removes. A writer that hung while it wrote must find what fenced it: in a bucket, a file that says
-/// what was removed stops it too, but a folder has none, and the fence of a writer is stopped by nothing else.
+/// What the library removes. A writer that hung while it wrote must find what fenced it when it goes on. A bucket also
+/// has a file that says which manifests were removed, and a folder has none.
 fn garbage(is_folder: bool) -> GarbageCollectorOptions {
     let usual = GarbageCollectorDirectoryOptions::default();
     let of_metadata = if is_folder { GarbageCollectorDirectoryOptions { min_age: HANGS_MAX, ..usual } } else { usual };

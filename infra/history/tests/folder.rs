@@ -12,6 +12,7 @@ use toolyard_history::{EndedRun, History, HistoryError, HistoryLocation};
 const LOG: u64 = 7;
 static NOW: LazyLock<Timestamp> = LazyLock::new(|| id().created_at());
 const SHARD: Shard = Shard(3);
+const CLAIM: u64 = 1;
 
 fn history(folder: &Path) -> History {
     let location = HistoryLocation::Folder(folder.to_owned());
@@ -45,7 +46,7 @@ async fn a_run_is_read_as_it_was_written_by_its_writer_by_others_and_by_the_next
     let folder = tempfile::tempdir().expect("a folder");
     let (writer, reader, run) = (history(folder.path()), history(folder.path()), id());
     assert_eq!(reader.run(run, *NOW).await.expect("there is nothing yet"), None);
-    assert_eq!(writer.begin(SHARD, LOG, u64::MAX).await.expect("it opens"), 0);
+    assert_eq!(writer.begin((SHARD, CLAIM), LOG, u64::MAX).await.expect("it opens"), 0);
     writer.put(SHARD, vec![ended(run, None, &[5, 9])], at(9)).await.expect("stored");
     for of in [&writer, &reader] {
         let found = of.run(run, *NOW).await.expect("it is there").expect("it has the run");
@@ -54,10 +55,10 @@ async fn a_run_is_read_as_it_was_written_by_its_writer_by_others_and_by_the_next
     }
     // As if the process was killed: the first writer is not closed.
     let next = history(folder.path());
-    assert_eq!(next.begin(SHARD, LOG, u64::MAX).await.expect("it opens"), 9);
+    assert_eq!(next.begin((SHARD, CLAIM), LOG, u64::MAX).await.expect("it opens"), 9);
     assert!(next.run(run, *NOW).await.expect("it is there").is_some());
-    assert_eq!(next.begin(SHARD, LOG + 1, u64::MAX).await.expect("it is open"), 0, "another log begins anew");
-    let restored = next.begin(SHARD, LOG, 8).await.expect("it is open");
+    assert_eq!(next.begin((SHARD, CLAIM), LOG + 1, u64::MAX).await.expect("it is open"), 0, "another log begins anew");
+    let restored = next.begin((SHARD, CLAIM), LOG, 8).await.expect("it is open");
     assert_eq!(restored, 0, "the log was restored from a copy that ends before the position");
 }
 
@@ -65,9 +66,9 @@ async fn a_run_is_read_as_it_was_written_by_its_writer_by_others_and_by_the_next
 async fn a_writer_whose_shard_was_taken_over_writes_nothing_any_more() {
     let folder = tempfile::tempdir().expect("a folder");
     let (first, second) = (history(folder.path()), history(folder.path()));
-    first.begin(SHARD, LOG, u64::MAX).await.expect("it opens");
+    first.begin((SHARD, CLAIM), LOG, u64::MAX).await.expect("it opens");
     first.put(SHARD, vec![ended(id(), None, &[1])], at(1)).await.expect("stored");
-    assert_eq!(second.begin(SHARD, LOG, u64::MAX).await.expect("it opens"), 1);
+    assert_eq!(second.begin((SHARD, CLAIM), LOG, u64::MAX).await.expect("it opens"), 1);
     let late = id();
     let refused = first.put(SHARD, vec![ended(late, None, &[2])], at(2)).await;
     assert!(matches!(refused, Err(HistoryError::Fenced)), "{refused:?}");
@@ -83,9 +84,9 @@ async fn a_run_is_found_once_it_is_durable_by_a_writer_that_does_not_know_it_was
     let folder = tempfile::tempdir().expect("a folder");
     let (fenced, writer, reader) = (history(folder.path()), history(folder.path()), history(folder.path()));
     let acme: TenantId = "acme".parse().expect("a tenant");
-    fenced.begin(SHARD, LOG, u64::MAX).await.expect("it opens");
+    fenced.begin((SHARD, CLAIM), LOG, u64::MAX).await.expect("it opens");
     fenced.put(SHARD, vec![ended(id(), None, &[1])], at(1)).await.expect("stored");
-    assert_eq!(writer.begin(SHARD, LOG, u64::MAX).await.expect("it opens"), 1);
+    assert_eq!(writer.begin((SHARD, CLAIM), LOG, u64::MAX).await.expect("it opens"), 1);
     for last in 2..5 {
         let run = id();
         // Both have a reader that does not know the run.
@@ -106,7 +107,7 @@ async fn a_run_is_found_once_it_is_durable_by_a_writer_that_does_not_know_it_was
 async fn a_large_run_has_parts_and_none_of_them_is_shown_without_the_run() {
     let folder = tempfile::tempdir().expect("a folder");
     let (writer, reader, run) = (history(folder.path()), history(folder.path()), id());
-    writer.begin(SHARD, LOG, u64::MAX).await.expect("it opens");
+    writer.begin((SHARD, CLAIM), LOG, u64::MAX).await.expect("it opens");
     writer.put_part(run, 1, messages(&[1, 2]), *NOW).await.expect("stored");
     writer.put_part(run, 2, messages(&[3]), *NOW).await.expect("stored");
     assert_eq!(writer.run(run, *NOW).await.expect("it is there"), None);
@@ -116,7 +117,7 @@ async fn a_large_run_has_parts_and_none_of_them_is_shown_without_the_run() {
     assert_eq!((found.parts, found.messages.len()), (2, 0));
     assert_eq!(reader.part(run, 1).await.expect("it is there"), messages(&[1, 2]));
     assert_eq!(reader.part(run, 2).await.expect("it is there"), messages(&[3]));
-    writer.erase(run, 3).await.expect("erased");
+    writer.erase(run, 3, CLAIM).await.expect("erased");
     assert_eq!(writer.run(run, *NOW).await.expect("it is there"), None);
     assert!(matches!(writer.part(run, 1).await, Err(HistoryError::Damaged(_))), "its parts are erased too");
 }
@@ -125,9 +126,9 @@ async fn a_large_run_has_parts_and_none_of_them_is_shown_without_the_run() {
 async fn a_run_that_is_erased_before_it_is_written_does_not_come_back() {
     let folder = tempfile::tempdir().expect("a folder");
     let (writer, run, other) = (history(folder.path()), id(), id());
-    writer.begin(SHARD, LOG, u64::MAX).await.expect("it opens");
+    writer.begin((SHARD, CLAIM), LOG, u64::MAX).await.expect("it opens");
     // Its entries up to 8 were read from the log before they were erased there, and are written afterwards.
-    writer.erase(run, 8).await.expect("there is nothing yet");
+    writer.erase(run, 8, CLAIM).await.expect("there is nothing yet");
     writer.put(SHARD, vec![ended(run, None, &[2, 8]), ended(other, None, &[3])], at(8)).await.expect("stored");
     assert_eq!(writer.run(run, *NOW).await.expect("it is there"), None);
     assert!(writer.run(other, *NOW).await.expect("it is there").is_some());
@@ -135,7 +136,35 @@ async fn a_run_that_is_erased_before_it_is_written_does_not_come_back() {
     writer.put(SHARD, vec![ended(run, None, &[10, 12])], at(12)).await.expect("stored");
     assert!(writer.run(run, *NOW).await.expect("it is there").is_some());
     // A coordinator that does not write the shard does not report what it cannot do.
-    assert!(matches!(history(folder.path()).erase(run, 12).await, Err(HistoryError::NotOpen)));
+    assert!(matches!(history(folder.path()).erase(run, 12, CLAIM).await, Err(HistoryError::NotOpen)));
+}
+
+#[tokio::test]
+async fn a_writer_that_lost_its_shard_and_got_it_back_erases_what_was_written_meanwhile() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let (writer, other, run) = (history(folder.path()), history(folder.path()), id());
+    writer.begin((SHARD, CLAIM), LOG, u64::MAX).await.expect("it opens");
+    other.begin((SHARD, CLAIM + 1), LOG, u64::MAX).await.expect("it opens");
+    other.put(SHARD, vec![ended(run, None, &[1])], at(1)).await.expect("stored");
+    let again = CLAIM + 2;
+    let refused = writer.erase(run, 1, again).await;
+    assert!(matches!(refused, Err(HistoryError::NotOpen)), "its database is of the earlier claim: {refused:?}");
+    assert_eq!(writer.begin((SHARD, again), LOG, u64::MAX).await.expect("it opens"), 1);
+    writer.erase(run, 1, again).await.expect("erased");
+    assert_eq!(history(folder.path()).run(run, *NOW).await.expect("it is there"), None);
+}
+
+#[tokio::test]
+async fn small_writes_are_merged_so_that_a_reader_that_is_opened_has_few_files_to_read() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let writer = history(folder.path());
+    writer.begin((SHARD, CLAIM), LOG, u64::MAX).await.expect("it opens");
+    let merged = folder.path().join("history/shards/03/compacted");
+    for last in 1..=64 {
+        assert!(!merged.exists(), "nothing is merged before {last} writes");
+        writer.put(SHARD, vec![ended(id(), None, &[last])], at(last)).await.expect("stored");
+    }
+    assert_eq!(merged.read_dir().expect("there is a file").count(), 1);
 }
 
 #[tokio::test]
@@ -143,7 +172,7 @@ async fn the_runs_of_a_tenant_are_found_page_by_page_and_a_run_that_expired_is_n
     let folder = tempfile::tempdir().expect("a folder");
     let writer = history(folder.path());
     let ids: Vec<RunId> = (0..3).map(|_| id()).collect();
-    writer.begin(SHARD, LOG, u64::MAX).await.expect("it opens");
+    writer.begin((SHARD, CLAIM), LOG, u64::MAX).await.expect("it opens");
     let runs = ids.iter().map(|id| ended(*id, Some("acme"), &[1])).chain([ended(id(), Some("acme-2"), &[2])]);
     writer.put(SHARD, runs.collect(), at(2)).await.expect("stored");
     let acme: TenantId = "acme".parse().expect("a tenant");
@@ -163,17 +192,17 @@ async fn a_folder_that_is_away_is_reported_and_comes_back() {
     let folder = tempfile::tempdir().expect("a folder");
     let (place, aside) = (folder.path().join("here"), folder.path().join("aside"));
     let (writer, run) = (history(&place), id());
-    writer.begin(SHARD, LOG, u64::MAX).await.expect("it opens");
+    writer.begin((SHARD, CLAIM), LOG, u64::MAX).await.expect("it opens");
     writer.put(SHARD, vec![ended(run, None, &[1])], at(1)).await.expect("stored");
     writer.end(SHARD).await;
     std::fs::rename(&place, &aside).expect("moved");
     std::fs::write(&place, b"").expect("a file in its place");
-    let (away, reader) = (writer.begin(SHARD, LOG, u64::MAX), history(&aside));
+    let (away, reader) = (writer.begin((SHARD, CLAIM), LOG, u64::MAX), history(&aside));
     assert!(matches!(tokio::time::timeout(Duration::from_secs(2), away).await, Err(_) | Ok(Err(_))));
     assert!(reader.run(run, *NOW).await.expect("it is there").is_some());
     std::fs::remove_file(&place).expect("removed");
     std::fs::rename(&aside, &place).expect("moved back");
-    assert_eq!(writer.begin(SHARD, LOG, u64::MAX).await.expect("it opens"), 1);
+    assert_eq!(writer.begin((SHARD, CLAIM), LOG, u64::MAX).await.expect("it opens"), 1);
     assert!(writer.run(run, *NOW).await.expect("it is there").is_some());
 }
 
@@ -181,7 +210,7 @@ async fn a_folder_that_is_away_is_reported_and_comes_back() {
 async fn objects_are_beside_the_runs_and_go_with_them() {
     let folder = tempfile::tempdir().expect("a folder");
     let (writer, run) = (history(folder.path()), id());
-    writer.begin(SHARD, LOG, u64::MAX).await.expect("it opens");
+    writer.begin((SHARD, CLAIM), LOG, u64::MAX).await.expect("it opens");
     writer.put_object(run, "0.x.0", Bytes::from_static(b"piece")).await.expect("stored");
     assert_eq!(writer.object(run, "0.x.0", 1..3).await.expect("it is there"), Some(Bytes::from_static(b"ie")));
     assert_eq!(writer.object(run, "0.x.1", 0..3).await.expect("it is there"), None);
@@ -194,6 +223,6 @@ async fn objects_are_beside_the_runs_and_go_with_them() {
     assert_eq!(writer.object(run, "0.x.0", 1..3).await.expect("it is there"), None);
     writer.put_object(run, "0.x.0", Bytes::from_static(b"piece")).await.expect("stored");
     writer.put(SHARD, vec![ended(run, None, &[1])], at(1)).await.expect("stored");
-    writer.erase(run, 1).await.expect("erased");
+    writer.erase(run, 1, CLAIM).await.expect("erased");
     assert_eq!(writer.object(run, "0.x.0", 1..3).await.expect("it is there"), None);
 }

@@ -141,7 +141,7 @@ impl Fill {
     }
 
     async fn put(&self, shard: Shard, runs: Vec<EndedRun>, through: u64) -> Result<(), HistoryError> {
-        self.history.begin(shard, LOG, u64::MAX).await?;
+        self.history.begin((shard, 0), LOG, u64::MAX).await?;
         self.history.put(shard, runs, HistoryPosition { log: LOG, through }).await
     }
 

@@ -13,10 +13,11 @@ use async_nats::{Client, ConnectErrorKind, ConnectOptions, Event};
 use crate::access::Party;
 pub use crate::time::now;
 
-/// A server that is silent for three times as long is left for another one. A coordinator or a worker counts as lost
-/// after as long, so one whose server hangs comes back soon afterwards. Acknowledgements count as well as answers to
-/// pings, so a slow link is not taken for a silent server.
-const PING_INTERVAL: Duration = Duration::from_secs(2);
+/// How often a connection is tried. A server that has answered none of three pings is left for another one.
+const PING_INTERVAL: Duration = Duration::from_secs(5);
+/// The same for coordinators, which are near the broker: without it one loses its shards within 6 s. A worker may be at
+/// the end of a slow link, on which a ping waits behind what is being sent.
+const PING_INTERVAL_OF_COORDINATORS: Duration = Duration::from_secs(2);
 /// The oldest broker with the features that the log needs.
 const VERSION_MIN: (u32, u32) = (2, 14);
 
@@ -52,10 +53,14 @@ pub enum ConnectError {
 /// # Errors
 /// When no broker is there, it does not let us in, or it is too old; when the key cannot be used.
 pub async fn connect(url: &str, credentials: &Credentials, name: &str, party: &Party) -> Result<Client, ConnectError> {
+    let ping_interval = match party {
+        Party::Coordinator => PING_INTERVAL_OF_COORDINATORS,
+        Party::Observer | Party::Operator | Party::Pool(_) => PING_INTERVAL,
+    };
     let mut options = ConnectOptions::new()
         .name(name)
         .custom_inbox_prefix(party.inbox())
-        .ping_interval(PING_INTERVAL)
+        .ping_interval(ping_interval)
         .event_callback(|event| async move { log(&event) });
     if let Some(path) = &credentials.nkey {
         options = options.nkey(seed(path)?);

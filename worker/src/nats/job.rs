@@ -266,10 +266,12 @@ async fn prepare<'a>(
     }
     if !table.executes(&spec.tool, version.as_ref()) {
         // Another worker of the pool, newer or older, hosts it.
-        tracing::info!(
-            run.id = %run, tool = %spec.tool, version = version.as_ref().map(tracing::field::display),
-            "giving back a call of a tool, or of a version of it, that is not hosted here"
-        );
+        if delivery.delivered == 1 {
+            tracing::info!(
+                run.id = %run, tool = %spec.tool, version = version.as_ref().map(tracing::field::display),
+                "giving back a call of a tool, or of a version of it, that is not hosted here"
+            );
+        }
         job.handle_not_hosted(delivery.has_taker.get());
         return None;
     }
@@ -281,7 +283,8 @@ async fn prepare<'a>(
                 "giving back a call that requires a hook which does not run here: start this worker with --hooks"
             );
         }
-        job.handle_not_hosted(delivery.has_taker.get());
+        // The owner does not know for which tools the others' files of hooks have it.
+        job.handle_not_hosted(false);
         return None;
     }
     let tool = check_arguments(core, &spec.tool, &spec.arguments).await;

@@ -252,14 +252,16 @@ fn a_job_of_a_paused_tool_comes_again_ever_later_and_one_that_is_not_hosted_soon
     let ways: [(GiveBack, Duration, Duration); 3] = [
         (Job::handle_paused, Duration::from_secs(1), PAUSED_LONGEST),
         (|job| job.handle_not_hosted(false), Duration::from_millis(1), NOT_HOSTED_LONGEST),
-        (|job| job.handle_not_hosted(true), Duration::from_millis(1), HOSTED_ELSEWHERE_LONGEST),
+        (|job| job.handle_not_hosted(true), Duration::from_millis(1), NOT_HOSTED_LONGEST),
     ];
     for (give_back, first, longest) in ways {
         assert_eq!([1, 3].map(|delivered| delayed(delivered, give_back)), [first, first * 4]);
-        for late in [14, 64, 65, u32::MAX] {
+        for late in [30, 64, 65, u32::MAX] {
             assert_eq!(delayed(late, give_back), longest);
         }
     }
+    let hosted = [9, 10, 25, 26, 29].map(|delivered| delayed(delivered, |job| job.handle_not_hosted(true)));
+    assert_eq!(hosted, [256, 256, 256, 512, 4096].map(Duration::from_millis));
 }
 
 #[test]

@@ -39,8 +39,9 @@ const PAUSED: Duration = Duration::from_secs(1);
 const PAUSED_LONGEST: Duration = Duration::from_secs(30);
 /// Delay of a job of a tool that this worker does not host, which doubles with each delivery: a worker that hosts it
 /// may have a free slot at once, or be about to start. In a pool whose workers host different tools, a job may come to
-/// the wrong worker many times in a row, so the first delays are short. If a worker that hosts it is alive, they stay at
-/// [`HOSTED_ELSEWHERE`] for [`HOSTED_ELSEWHERE_TIMES`] deliveries more, and not for longer: all its slots may be taken.
+/// the wrong worker many times in a row, so the first delays are short. If a worker that hosts it is alive, they stay
+/// at [`HOSTED_ELSEWHERE`] for [`HOSTED_ELSEWHERE_TIMES`] deliveries more, and not for longer: all its slots may be
+/// taken.
 const NOT_HOSTED: Duration = Duration::from_millis(1);
 const NOT_HOSTED_LONGEST: Duration = Duration::from_secs(5);
 const HOSTED_ELSEWHERE: Duration = Duration::from_millis(256);
@@ -335,8 +336,8 @@ impl Job {
         self.finish(Settle::Nak(delay), Why::Paused);
     }
 
-    /// The tool, or the version that the call needs, is not hosted here. `has_taker`: but by another worker of the pool,
-    /// as the owner knows.
+    /// The tool, or the version that the call needs, is not hosted here. `has_taker`: but by another worker of the
+    /// pool, as the owner knows.
     pub fn handle_not_hosted(&mut self, has_taker: bool) {
         let delay = |delivered| doubled(NOT_HOSTED, NOT_HOSTED_LONGEST, delivered);
         let later = delay(self.delivered.saturating_sub(HOSTED_ELSEWHERE_TIMES)).max(HOSTED_ELSEWHERE);

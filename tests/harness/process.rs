@@ -3,6 +3,7 @@
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::Stdio;
+use std::time::Duration;
 
 use tokio::io::{AsyncBufReadExt as _, BufReader};
 use tokio::process::{Child, Command};
@@ -150,6 +151,20 @@ impl Coordinator {
         peak.and_then(|kib| kib.parse::<u64>().ok()).expect("it has memory") * 1024
     }
 
+    /// The processor time that it has taken.
+    ///
+    /// # Panics
+    /// Where the system does not tell: on Linux it does.
+    #[must_use]
+    pub fn processor_time(&self) -> Duration {
+        let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.child.id().expect("it is running")));
+        let stat = stat.expect("the system tells of its processes");
+        // The name of the program, in parentheses, may hold anything. The times are hundredths of a second.
+        let (_, rest) = stat.rsplit_once(')').expect("a line of stat");
+        let times = rest.split_whitespace().skip(11).take(2).map(|time| time.parse::<u64>().expect("a time"));
+        Duration::from_millis(times.sum::<u64>() * 10)
+    }
+
     /// SIGKILL.
     pub async fn kill(&mut self) {
         self.child.kill().await.expect("it was running");
@@ -187,7 +202,7 @@ fn pause(child: &Child) {
     let stops = std::time::Instant::now() + PATIENCE;
     while let Ok(None) = waitid(WaitId::Pid(pid), WaitIdOptions::STOPPED | WaitIdOptions::NOHANG) {
         assert!(std::time::Instant::now() < stops, "process {pid:?} did not stop");
-        std::thread::sleep(std::time::Duration::from_millis(1));
+        std::thread::sleep(Duration::from_millis(1));
     }
 }
 

@@ -12,11 +12,11 @@ use serde_json::{Value, json};
 
 use crate::FIXTURE;
 
-/// How long such a request may take, unoptimised and on a busy machine. Before they were bounded they took minutes, or
-/// the coordinator.
+/// The processor time that such a request may take through three doors, unoptimised, with calls of another client
+/// beside it. Before they were bounded they took minutes, or the coordinator.
 const ANSWER_MAX: Duration = Duration::from_secs(10);
-/// How long a call of another client may take meanwhile.
-const OTHERS_MAX: Duration = Duration::from_secs(5);
+/// How long a call of another client may take meanwhile, on a busy machine.
+const OTHERS_MAX: Duration = Duration::from_secs(20);
 /// Bytes of memory that a coordinator may have after all of them.
 const MEMORY_MAX: u64 = 400 * 1024 * 1024;
 
@@ -57,7 +57,7 @@ async fn requests_that_multiply_are_refused_at_once_through_every_door_and_other
     let stop = Arc::new(AtomicBool::new(false));
     let probe = tokio::spawn(others(yard.client.clone(), Arc::clone(&stop)));
     for costly in Costly::all() {
-        let start = Instant::now();
+        let before = yard.coordinator.processor_time();
         let said = by_grpc(&yard.client, &costly).await;
         assert!(said.contains(costly.says), "{}: {said}", costly.what);
 
@@ -83,7 +83,7 @@ async fn requests_that_multiply_are_refused_at_once_through_every_door_and_other
             let said = String::from_utf8_lossy(&answer.body).into_owned();
             assert!([200, 400].contains(&answer.status) && said.contains(costly.says), "{}: {said}", costly.what);
         }
-        let taken = start.elapsed();
+        let taken = yard.coordinator.processor_time() - before;
         eprintln!("{}: {taken:?} through three doors", costly.what);
         assert!(taken < ANSWER_MAX, "{} takes {taken:?}", costly.what);
     }

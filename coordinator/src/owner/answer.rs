@@ -33,11 +33,14 @@ impl OwnerTask {
         });
     }
 
-    /// The verdict, and whether a live worker takes the call. `None` while the feed has not delivered entries up to
-    /// `needed`, or if the shard is not ours.
+    /// The verdict, and whether a live worker takes a call that is to be executed. `None` while the feed has not
+    /// delivered entries up to `needed`, or if the shard is not ours.
     pub(super) fn verdict(&self, question: &Question, pool: &PoolId, needed: u64) -> Option<(Verdict, bool)> {
         let world = self.surroundings();
         let verdict = self.owner.verdict(question, pool, needed, ::nats::now(), &world)?;
+        if !matches!(verdict, Verdict::Go { .. }) {
+            return Some((verdict, false));
+        }
         let run = self.owner.run(question.run).map(|known| &known.run);
         let call = run.and_then(|run| Some((run.call(question.call)?.spec(), run.tenant())));
         let has_taker = call.is_some_and(|(spec, tenant)| world.workers().takers(spec, tenant) > 0);

@@ -269,7 +269,7 @@ impl Stream {
 
     /// What the calls wait for that have not completed, as the coordinator explains it.
     async fn why_open(&self) -> String {
-        let run = self.run(&self.client);
+        let Some(run) = self.opened(&self.client) else { return format!("{:#?}", self.seen) };
         let mut why = Vec::new();
         for call in run.get().await.calls.into_iter().filter(|call| call.state() != v1::CallState::Completed) {
             let request = v1::ExplainCallRequest { run_id: run.id.clone(), call_id: call.call_id };
@@ -281,10 +281,14 @@ impl Stream {
     /// The run that the stream opened.
     #[must_use]
     pub fn run(&self, client: &Client) -> Run {
+        self.opened(client).expect("the first event names the run")
+    }
+
+    fn opened(&self, client: &Client) -> Option<Run> {
         let id = self.seen.iter().find_map(|event| match &event.event {
             Some(Event::RunOpened(opened)) => Some(opened.run_id.clone()),
             _ => None,
         });
-        Run { client: client.clone(), id: id.expect("the first event names the run") }
+        id.map(|id| Run { client: client.clone(), id })
     }
 }

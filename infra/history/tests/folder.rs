@@ -57,7 +57,11 @@ async fn a_run_is_read_as_it_was_written_by_its_writer_by_others_and_by_the_next
     let next = history(folder.path());
     assert_eq!(next.begin((SHARD, CLAIM), LOG, u64::MAX).await.expect("it opens"), 9);
     assert!(next.run(run, *NOW).await.expect("it is there").is_some());
-    assert_eq!(next.begin((SHARD, CLAIM), LOG + 1, u64::MAX).await.expect("it is open"), 0, "another log begins anew");
+    assert_eq!(
+        next.begin((SHARD, CLAIM), LOG + 1, u64::MAX).await.expect("it is open"),
+        0,
+        "of another log nothing is written yet"
+    );
     let restored = next.begin((SHARD, CLAIM), LOG, 8).await.expect("it is open");
     assert_eq!(restored, 0, "the log was restored from a copy that ends before the position");
 }

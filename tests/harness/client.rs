@@ -66,6 +66,13 @@ pub fn client_answer(id: &str, text: &str) -> v1::ToolOutput {
     }
 }
 
+/// The id of a run that does not exist: that of one that does, with another last digit.
+#[must_use]
+pub fn unlike(id: &str) -> String {
+    let (rest, last) = id.split_at(id.len() - 1);
+    format!("{rest}{}", if last == "0" { "1" } else { "0" })
+}
+
 /// The stable reason of an error.
 #[must_use]
 pub fn reason(status: &Status) -> String {

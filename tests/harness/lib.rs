@@ -27,7 +27,7 @@ pub use admin::Admin;
 pub use bucket::Bucket;
 pub use callers::{Callers, Guarded, Pools};
 pub use certificates::{Authority, Certified};
-pub use client::{Client, Key, Run, Stream, Transport, call, client_answer, reason};
+pub use client::{Client, Key, Run, Stream, Transport, call, client_answer, reason, unlike};
 pub use collector::{Collector, Data, LogRecord, Metric, Span, SpanKind, hex, said};
 pub use costly::Costly;
 pub use keys::{Intruder, Keys};

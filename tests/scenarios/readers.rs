@@ -1,6 +1,6 @@
 //! Every reader of a run sees the same stream, whenever it comes and however often it comes back.
 
-use harness::{Client, PATIENCE, Run, Yard, reason};
+use harness::{Client, PATIENCE, Run, Yard, reason, unlike};
 use proto::v1::run_event::Event;
 use proto::v1::{FloorPolicy, RunEvent};
 
@@ -63,8 +63,7 @@ async fn readers_are_answered_while_the_broker_stands_still_and_read_the_run_whe
     let _worker = yard.worker().await;
     let run = yard.client.create(vec![count("a", 5, 1), count("b", 5, 1)]).await;
     let early = run.watch(FloorPolicy::Arrival).await.to_end().await;
-    let other = if run.id.ends_with('0') { "1" } else { "0" };
-    let missing = Run { id: format!("{}{other}", &run.id[..run.id.len() - 1]), ..run.clone() };
+    let missing = Run { id: unlike(&run.id), ..run.clone() };
     // The coordinator has followed the run, and sends no request.
     yard.broker.pause();
     let followed = run.watch(FloorPolicy::Arrival).await.to_end().await;

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use async_nats::jetstream::stream::State;
 use futures::StreamExt as _;
-use harness::{Client, Fixture, Run, Yard, call, client_answer, reason};
+use harness::{Client, Fixture, Run, Yard, call, client_answer, reason, unlike};
 use proto::v1::{self, CallState, FloorPolicy, run_event::Event};
 use serde_json::json;
 use tonic::Status;
@@ -161,7 +161,7 @@ async fn what_has_ended_leaves_a_full_log_and_what_is_open_goes_on_and_nothing_r
     fill(&yard.client, 1000).await;
 
     until_first(&yard, begins - 600).await;
-    for id in [&old.id, &large.id, &format!("{}0", &old.id[..old.id.len() - 1])] {
+    for id in [&old.id, &large.id, &unlike(&old.id)] {
         let gone = get(&yard.client, id).await.expect_err("it left the log");
         assert_eq!(reason(&gone), "EVENTS_EXPIRED", "{gone:?}");
     }

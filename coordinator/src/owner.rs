@@ -408,6 +408,9 @@ impl OwnerTask {
             }
             Applied::Open(open) => open,
         };
+        if let Some(calls) = open.woken.take() {
+            self.io.quotas.woken(id, open.known.run.tenant(), calls);
+        }
         let mut is_beyond = false;
         if self.io.quotas.counts_log()
             && let Some(tenant) = open.known.run.tenant()
@@ -456,12 +459,14 @@ impl OwnerTask {
         if !self.io.quotas.counts() {
             return;
         }
-        let open = self.owner.shards().iter().filter(|shard| shard.phase().leads()).flat_map(|shard| shard.runs());
-        self.io.quotas.look(open.filter_map(|(id, open)| {
+        let leading = || self.owner.shards().iter().filter(|shard| shard.phase().leads());
+        let awake = leading().flat_map(|shard| shard.awake()).filter_map(|(id, open)| {
             let run = &open.known.run;
-            let calls = run.calls().iter().filter(|call| call.outcome().is_none()).count();
-            Some((id, run.tenant()?.clone(), u32::try_from(calls).unwrap_or(u32::MAX)))
-        }));
+            Some((id, run.tenant()?.clone(), owner::open_calls(run)))
+        });
+        let resting = leading().flat_map(|shard| shard.resting().tenants());
+        let is_at_rest = |id: RunId| self.owner.shard(id.shard()).is_some_and(|shard| shard.resting().contains(id));
+        self.io.quotas.look(awake, resting, is_at_rest);
     }
 
     fn forget(&mut self, id: RunId) {

@@ -14,6 +14,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use owner::InProgress;
 use owner::slots::{Counts, Slots, Whose};
 use run::{RunId, TenantId};
 use serde::{Deserialize, Serialize};
@@ -91,12 +92,23 @@ struct Counted {
 
 #[derive(Debug, Default)]
 struct Tenant {
+    /// Runs that are not at rest.
     runs: HashMap<RunId, Under>,
+    /// Runs at rest, and their calls.
+    resting: InProgress,
+    /// Calls of all of them.
     calls: u32,
     /// When the accepted calls are paid for, at the rate of the quota.
     paid: Option<Instant>,
     /// Accepted since the last report to the others.
     accepted: u32,
+}
+
+/// What a recount found of a tenant.
+#[derive(Debug, Default)]
+struct Seen {
+    runs: HashMap<RunId, Under>,
+    resting: InProgress,
 }
 
 #[derive(Debug)]
@@ -118,10 +130,19 @@ impl Quotas {
         self.counted.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Admits calls of a tenant, or refuses them. A run that is then not stored is given back.
+    /// Admits calls of a tenant that are added to an open run, or refuses them.
     pub(crate) fn admit<'a>(
         &self,
         run: RunId,
+        tenant: Option<&TenantId>,
+        calls: impl ExactSizeIterator<Item = &'a [u8]>,
+    ) -> Result<(), Exceeded> {
+        self.admit_calls((run, false), tenant, calls)
+    }
+
+    fn admit_calls<'a>(
+        &self,
+        (run, is_new): (RunId, bool),
         tenant: Option<&TenantId>,
         calls: impl ExactSizeIterator<Item = &'a [u8]>,
     ) -> Result<(), Exceeded> {
@@ -131,7 +152,7 @@ impl Quotas {
         let (limits, now, quota) = (self.limits(), Instant::now(), self.callers.quota(tenant));
         let mut counted = self.counted();
         counted.admit_bytes(tenant, bytes, self.log_limit(tenant), &limits)?;
-        quota.map_or(Ok(()), |quota| counted.admit((run, tenant), count, quota, &limits, now))
+        quota.map_or(Ok(()), |quota| counted.admit((run, is_new, tenant), count, quota, &limits, now))
     }
 
     /// As [`Self::admit`], for a run that is about to be opened. It is given back if it is dropped before it is kept.
@@ -141,7 +162,7 @@ impl Quotas {
         tenant: Option<&TenantId>,
         calls: impl ExactSizeIterator<Item = &'a [u8]>,
     ) -> Result<Admitted<'_>, Exceeded> {
-        self.admit(run, tenant, calls)?;
+        self.admit_calls((run, true), tenant, calls)?;
         Ok(Admitted { quotas: self, run, tenant: tenant.filter(|_| self.counts()).cloned(), is_kept: false })
     }
 
@@ -190,7 +211,7 @@ impl Quotas {
         let (limits, now, quota) = (self.limits(), Instant::now(), self.callers.quota(tenant));
         let mut counted = self.counted();
         counted.admit_bytes(tenant, 0, self.log_limit(tenant), &limits)?;
-        quota.map_or(Ok(()), |quota| counted.check((run, tenant), calls, quota, &limits, now))
+        quota.map_or(Ok(()), |quota| counted.check((run.is_none(), tenant), calls, quota, &limits, now))
     }
 
     fn limits(&self) -> Limits {
@@ -210,14 +231,31 @@ impl Quotas {
         self.callers.has_quotas()
     }
 
-    /// Recounts all open runs of the shards that we own, each with its calls that have not ended.
-    pub(crate) fn look(&self, open: impl Iterator<Item = (RunId, TenantId, u32)>) {
+    /// Recounts all open runs of the shards that we own: those that are awake, each with its calls that have not ended,
+    /// and those at rest, of each shard.
+    pub(crate) fn look<'a>(
+        &self,
+        awake: impl Iterator<Item = (RunId, TenantId, u32)>,
+        resting: impl Iterator<Item = (&'a TenantId, InProgress)>,
+        is_at_rest: impl Fn(RunId) -> bool,
+    ) {
         let now = Instant::now();
-        let mut seen: HashMap<TenantId, HashMap<RunId, Under>> = HashMap::new();
-        for (run, tenant, calls) in open {
-            seen.entry(tenant).or_default().insert(run, Under { calls, admitted: None });
+        let mut seen: HashMap<TenantId, Seen> = HashMap::new();
+        for (run, tenant, calls) in awake {
+            seen.entry(tenant).or_default().runs.insert(run, Under { calls, admitted: None });
         }
-        self.counted().see(seen, now);
+        for (tenant, more) in resting {
+            let InProgress { runs, calls } = &mut seen.entry(tenant.clone()).or_default().resting;
+            (*runs, *calls) = (runs.saturating_add(more.runs), calls.saturating_add(more.calls));
+        }
+        self.counted().see(seen, is_at_rest, now);
+    }
+
+    /// A run was at rest with so many calls that had not ended, and is no more.
+    pub(crate) fn woken(&self, run: RunId, tenant: Option<&TenantId>, calls: u32) {
+        if let Some(tenant) = tenant.filter(|_| self.counts()) {
+            self.counted().woken(run, tenant, calls);
+        }
     }
 
     /// Reports our counts to the other coordinators, and reads theirs.
@@ -354,6 +392,12 @@ impl Limits {
     }
 }
 
+impl Tenant {
+    fn runs(&self) -> u32 {
+        u32::try_from(self.runs.len()).unwrap_or(u32::MAX).saturating_add(self.resting.runs)
+    }
+}
+
 impl Counted {
     /// Bytes of a tenant in the log of the other coordinators' shards.
     fn others_log(&self, tenant: &TenantId) -> u64 {
@@ -378,13 +422,13 @@ impl Counted {
 
     fn admit(
         &mut self,
-        (run, name): (RunId, &TenantId),
+        (run, is_new, name): (RunId, bool, &TenantId),
         calls: u32,
         quota: Quota,
         limits: &Limits,
         now: Instant,
     ) -> Result<(), Exceeded> {
-        self.check((Some(run), name), calls, quota, limits, now)?;
+        self.check((is_new, name), calls, quota, limits, now)?;
         let others = self.others.get(name).copied().unwrap_or_default();
         let tenant = self.tenants.entry(name.clone()).or_default();
         if let Some(limit) = quota.calls_per_second {
@@ -401,7 +445,7 @@ impl Counted {
 
     fn check(
         &self,
-        (run, name): (Option<RunId>, &TenantId),
+        (is_new, name): (bool, &TenantId),
         calls: u32,
         quota: Quota,
         limits: &Limits,
@@ -411,11 +455,10 @@ impl Counted {
         let tenant = self.tenants.get(name);
         let exceeded =
             |what, limit: u32, retry_after| Err(Exceeded { what, limit: limit.into(), remedy: "", retry_after });
-        let is_new = run.is_none_or(|run| tenant.is_none_or(|tenant| !tenant.runs.contains_key(&run)));
-        let (runs, has_calls) = tenant.map_or((0, 0), |tenant| (tenant.runs.len(), tenant.calls));
+        let (runs, has_calls) = tenant.map_or((0, 0), |tenant| (tenant.runs(), tenant.calls));
         if let Some(limit) = quota.open_runs
             && is_new
-            && runs >= limits.left(limit, others.runs) as usize
+            && runs >= limits.left(limit, others.runs)
         {
             return exceeded("open runs", limit, AGAIN);
         }
@@ -442,6 +485,16 @@ impl Counted {
         }
     }
 
+    fn woken(&mut self, run: RunId, name: &TenantId, calls: u32) {
+        let Some(tenant) = self.tenants.get_mut(name).filter(|tenant| tenant.resting.runs > 0) else { return };
+        // A recount since then has found it awake.
+        if let Entry::Vacant(place) = tenant.runs.entry(run) {
+            place.insert(Under { calls, admitted: None });
+            let InProgress { runs, calls: resting } = &mut tenant.resting;
+            (*runs, *resting) = (runs.saturating_sub(1), resting.saturating_sub(calls));
+        }
+    }
+
     /// A run that is not opened yet gets another id. If the log shows that run already, it is counted there.
     fn rename(&mut self, name: &TenantId, from: RunId, to: RunId) {
         let Some(tenant) = self.tenants.get_mut(name) else { return };
@@ -455,21 +508,23 @@ impl Counted {
     }
 
     /// The log replaces our counts, except for runs that were admitted just now.
-    fn see(&mut self, mut seen: HashMap<TenantId, HashMap<RunId, Under>>, now: Instant) {
+    fn see(&mut self, mut seen: HashMap<TenantId, Seen>, is_at_rest: impl Fn(RunId) -> bool, now: Instant) {
         for (name, tenant) in &mut self.tenants {
-            let mut runs = seen.remove(name).unwrap_or_default();
+            let Seen { mut runs, resting } = seen.remove(name).unwrap_or_default();
             for (run, under) in tenant.runs.drain() {
-                if under.admitted.is_some_and(|admitted| now < admitted + APPEND) {
+                if under.admitted.is_some_and(|admitted| now < admitted + APPEND) && !is_at_rest(run) {
                     runs.entry(run).or_insert(under);
                 }
             }
-            tenant.runs = runs;
+            (tenant.runs, tenant.resting) = (runs, resting);
         }
-        let new = seen.into_iter().map(|(name, runs)| (name, Tenant { runs, ..Tenant::default() }));
+        let new = seen.into_iter();
+        let new = new.map(|(name, Seen { runs, resting })| (name, Tenant { runs, resting, ..Tenant::default() }));
         self.tenants.extend(new);
         self.tenants.retain(|_, tenant| {
-            tenant.calls = tenant.runs.values().map(|under| under.calls).sum();
-            !tenant.runs.is_empty() || tenant.accepted > 0 || tenant.paid.is_some_and(|paid| paid > now)
+            let awake: u32 = tenant.runs.values().map(|under| under.calls).sum();
+            tenant.calls = awake.saturating_add(tenant.resting.calls);
+            tenant.runs() > 0 || tenant.accepted > 0 || tenant.paid.is_some_and(|paid| paid > now)
         });
     }
 
@@ -494,7 +549,7 @@ impl Counted {
     /// Our counts, for the others.
     fn usages(&mut self) -> BTreeMap<String, Usage> {
         let of = |tenant: &mut Tenant| Usage {
-            runs: u32::try_from(tenant.runs.len()).unwrap_or(u32::MAX),
+            runs: tenant.runs(),
             calls: tenant.calls,
             accepted: std::mem::take(&mut tenant.accepted),
             log_bytes: 0,

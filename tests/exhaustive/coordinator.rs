@@ -132,11 +132,7 @@ impl World {
         let open = if is_forgotten || known.run.status().is_final() { Vec::new() } else { vec![known] };
         let mut owner = Owner::new(1);
         owner.handle_claimed(SHARD, claim);
-        owner.handle_taken(
-            SHARD,
-            Takeover { claim, through: tip, tip, open, ended: Vec::new(), unread: Vec::new() },
-            self.now,
-        );
+        owner.handle_taken(SHARD, Takeover { claim, through: tip, tip, open, ..Takeover::default() }, self.now);
         let askings = Askings::default();
         let owning = Owning { claim, owner, fed: self.log.len(), tokens: 0, effects: BTreeMap::new(), askings };
         self.coordinators[index].owning = Some(owning);
@@ -291,7 +287,8 @@ impl World {
             question.sequence = 0;
         }
         if flaw == Flaw::AmbiguousAnswer {
-            let call = owning.owner.run(run_id()).and_then(|known| known.run.call(CALL));
+            let known = owning.owner.run(run_id());
+            let call = known.as_ref().and_then(|known| known.run.call(CALL));
             let running = call.and_then(|call| match call.state() {
                 CallState::Running(running) => Some(running.attempt),
                 _ => None,
@@ -319,6 +316,7 @@ impl World {
             }
             owner.handle_timeout(now, fleet);
             owner.check_workers(run_id(), now, fleet);
+            owner.let_rest(run_id(), now);
             owner.handle_all_checked(Duration::ZERO);
         });
         self.with_askings(index, Askings::wake);

@@ -8,7 +8,9 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-use owner::{Action, Append, Applied, JobLease, Known, OVERDUE, Owner, Phase, Takeover, overdue_ends};
+use owner::{
+    Action, Append, Applied, JobLease, Known, OVERDUE, OpenRun, Owner, Phase, Resting, Takeover, overdue_ends,
+};
 use run::{
     CallIndex, CallState, Effect, Entry, Event, FloorPolicy, Partition, PoolId, Route, Run, RunId, Sequencer, Shard,
     Timestamp, Verdict, WorkerId,
@@ -129,9 +131,12 @@ impl Coordinator {
         self.owner.handle_timeout(net.now, &fleet);
         if net.now.since(self.checked_workers) >= CHECK_WORKERS {
             self.checked_workers = net.now;
-            let runs = self.owner.shards().iter().flat_map(owner::ShardState::runs).map(|(id, _)| id);
+            let runs = self.owner.shards().iter().flat_map(owner::ShardState::awake).map(|(id, _)| id);
             for id in runs.collect::<Vec<_>>() {
                 self.owner.check_workers(id, net.now, &fleet);
+                if self.owner.let_rest(id, net.now) {
+                    net.promises.note("a run packed");
+                }
             }
             self.owner.handle_all_checked(Duration::ZERO);
         }
@@ -230,21 +235,18 @@ impl Coordinator {
     fn take_over(&mut self, shard: Shard, claim: u64, net: &mut Net<'_>) {
         let (revision, snapshot) = net.snapshots.get(&shard).cloned().unwrap_or_default();
         let (through, tip) = (snapshot.through, net.log.len() as u64);
-        let mut open = Vec::new();
+        let (mut open, mut resting) = (Vec::new(), Resting::default());
         for (run, last) in &snapshot.open {
             let known = replayed(*run, *last, net);
             let is_there = known.run.opened_at().is_some();
             net.promises.check(is_there, || format!("{run} is open in a snapshot, and its entries are erased"));
-            if is_there && !known.run.status().is_final() {
+            let is_open = is_there && !known.run.status().is_final();
+            if is_open && !resting.take(&OpenRun::new(known.clone(), net.now), net.now) {
                 open.push(known);
             }
         }
         self.owner.handle_claimed(shard, claim);
-        self.owner.handle_taken(
-            shard,
-            Takeover { claim, through, tip, open, ended: Vec::new(), unread: Vec::new() },
-            net.now,
-        );
+        self.owner.handle_taken(shard, Takeover { claim, through, tip, open, resting, ..Takeover::default() }, net.now);
         self.shards[usize::from(shard.0)].take_over(revision, &snapshot);
         let log = net.log;
         let range = usize::try_from(through).unwrap_or(0)..usize::try_from(self.position).unwrap_or(0);
@@ -257,7 +259,7 @@ impl Coordinator {
 
     fn lead(&mut self, shard: Shard, net: &mut Net<'_>) {
         if self.owner.begin_to_lead(shard) {
-            let runs = self.owner.shard(shard).into_iter().flat_map(owner::ShardState::runs);
+            let runs = self.owner.shard(shard).into_iter().flat_map(owner::ShardState::awake);
             runs.map(|(_, open)| &open.known.run).for_each(|run| _ = self.slots.borrow_mut().see(run));
             let fleet = self.fleet(net.now);
             self.owner.check_shard(shard, net.now, &fleet);
@@ -363,7 +365,7 @@ impl Coordinator {
         net.promises.note("slots counted");
         self.slots.borrow_mut().is_counted = true;
         for state in self.owner.shards() {
-            state.runs().map(|(_, open)| &open.known.run).for_each(|run| _ = self.slots.borrow_mut().see(run));
+            state.awake().map(|(_, open)| &open.known.run).for_each(|run| _ = self.slots.borrow_mut().see(run));
         }
         let fleet = self.fleet(net.now);
         self.owner.check_run(run, net.now, &fleet);
@@ -478,8 +480,9 @@ impl Coordinator {
 
     fn answer(&self, who: Node, question: &Question, last_output: u64, net: &mut Net<'_>) {
         let Question { token, run, call, delivered, sequence, attempt, executed } = *question;
-        let known = self.owner.run(run).and_then(|known| known.run.call(call));
-        let pool = match known.map(|call| &call.spec().route) {
+        let known = self.owner.run(run);
+        let found = known.as_ref().and_then(|known| known.run.call(call));
+        let pool = match found.map(|call| &call.spec().route) {
             Some(Route::Pool { pool, .. }) => pool.clone(),
             Some(Route::Client | Route::Refused(_) | Route::Answered(_)) | None => {
                 crate::POOLS[0].parse().expect("a pool")
@@ -489,7 +492,7 @@ impl Coordinator {
         let sequence = if is_eager { 0 } else { sequence };
         let needed = if is_eager { 0 } else { last_output };
         // A verdict that bids another attempt go ahead would seem to say that the worker's own start counts.
-        let is_own = known.is_some_and(
+        let is_own = found.is_some_and(
             |call| matches!(call.state(), CallState::Running(running) if Some(running.attempt) == attempt),
         );
         let attempt = attempt.filter(|_| net.flaw != Flaw::AmbiguousAnswer || is_own);

@@ -193,6 +193,7 @@ fn the_worlds_are_not_dull() {
         "notified",
         "notified again",
         "slots counted",
+        "a run packed",
         "asked",
         "asked again",
         "answer heard",

@@ -104,8 +104,8 @@ impl OwnerTask {
     }
 
     fn hand_back(&mut self, id: RunId, attempt: AttemptId, job: JobLease) {
-        let call = self.owner.run(id).and_then(|known| known.run.call(attempt.call));
-        if let Some(call) = call
+        let known = self.owner.run(id);
+        if let Some(call) = known.as_ref().and_then(|known| known.run.call(attempt.call))
             && let CallState::Running(running) = call.state()
             && let Some((worker, _)) = &running.worker
         {

@@ -41,7 +41,8 @@ impl OwnerTask {
         if !matches!(verdict, Verdict::Go { .. }) {
             return Some((verdict, false));
         }
-        let run = self.owner.run(question.run).map(|known| &known.run);
+        let known = self.owner.run(question.run);
+        let run = known.as_ref().map(|known| &known.run);
         let call = run.and_then(|run| Some((run.call(question.call)?.spec(), run.tenant())));
         let has_taker = call.is_some_and(|(spec, tenant)| world.workers().takers(spec, tenant) > 0);
         Some((verdict, has_taker))

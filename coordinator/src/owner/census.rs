@@ -1,7 +1,7 @@
-//! Checks all open calls of our shards once a second: whether their worker is lost or their pool has none, whether
-//! their job was delivered but not started, and, for the metrics, the reason for which they wait. A step takes half a
-//! millisecond. Entries and requests are processed between the steps, so they do not wait until a hundred thousand
-//! calls are checked.
+//! Checks all open calls of our shards once a second, except those of runs at rest: whether their worker is lost or
+//! their pool has none, whether their job was delivered but not started, and, for the metrics, the reason for which they
+//! wait. A step takes half a millisecond. Entries and requests are processed between the steps, so they do not wait
+//! until a hundred thousand calls are checked.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -37,12 +37,14 @@ impl OwnerTask {
         if self.census.is_none() && self.census_due <= now {
             self.census_due = now + PERIOD;
             let leading = self.owner.shards().iter().filter(|shard| shard.phase().leads());
-            let left = leading.flat_map(|shard| shard.runs()).map(|(id, _)| id).collect();
+            let left = leading.flat_map(|shard| shard.awake()).map(|(id, _)| id).collect();
             self.census = Some(Census { began: now, next: now, left, tallies: Tallies::default() });
         }
         let Some(mut census) = self.census.take_if(|census| census.next <= now) else { return };
         self.check_some(&mut census, now);
         if census.left.is_empty() {
+            let leading = self.owner.shards().iter().filter(|shard| shard.phase().leads());
+            leading.for_each(|shard| census.tallies.note_resting(shard.resting().waiting()));
             let registry = Arc::clone(&self.io.registry.borrow());
             self.tell_tallies(&census.tallies, &registry);
             self.owner.handle_all_checked(census.began.elapsed());
@@ -57,7 +59,8 @@ impl OwnerTask {
         let now = ::nats::now();
         while let Some(id) = census.left.pop() {
             self.owner.check_workers(id, now, &world);
-            if leads(&self.owner, id.shard())
+            if !self.owner.let_rest(id, now)
+                && leads(&self.owner, id.shard())
                 && let Some(known) = self.owner.run(id)
             {
                 for call in known.run.calls() {

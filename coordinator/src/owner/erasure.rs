@@ -184,7 +184,7 @@ impl OwnerTask {
     pub(super) fn refilled(&mut self, refilled: Refilled) {
         let Refilled { shard, from, requests, next } = refilled;
         let Some(slice) = self.slices.get_mut(usize::from(shard.0)) else { return };
-        let is_open = |run| self.owner.run(run).is_some();
+        let is_open = |run: RunId| self.owner.shard(run.shard()).is_some_and(|state| state.is_open(run));
         let Some(taken) = slice.owed.handle_refilled(from, &requests, next, is_open) else { return };
         slice.snapshot.schedule.outdate();
         taken.into_iter().for_each(|run| self.owner.forget_ended(run));

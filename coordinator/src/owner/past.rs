@@ -30,7 +30,7 @@ impl OwnerHandle {
 impl OwnerTask {
     pub(super) fn open_among(&self, shard: Shard, runs: &[RunId]) -> Option<OpenAmong> {
         let (state, slice) = (self.owner.shard(shard).filter(|_| self.may_act(shard))?, self.slice(shard)?);
-        let is_open = |id: &RunId| state.run(*id).is_some() || state.is_unread(*id);
+        let is_open = |id: &RunId| state.is_open(*id) || state.is_unread(*id);
         let open = runs.iter().copied().filter(is_open).collect();
         Some(OpenAmong { newest: slice.newest, log: slice.snapshot.log, open })
     }

@@ -1,5 +1,7 @@
 //! Runs for commands and other readers in this process: open runs, and runs that have just ended.
 
+use std::borrow::Cow;
+
 use owner::Known;
 use run::{RunId, Shard};
 use tokio::sync::oneshot;
@@ -24,7 +26,7 @@ impl OwnerTask {
             return;
         };
         if shard.applied() >= through {
-            drop(reply.send(shard.recent_run(run).cloned()));
+            drop(reply.send(shard.recent_run(run).map(Cow::into_owned)));
         } else if let Some(slice) = self.slice_mut(run.shard()) {
             slice.expecting.push(Expecting { through, run, reply });
         }
@@ -40,7 +42,7 @@ impl OwnerTask {
         let Some(slice) = self.slices.get_mut(usize::from(shard.0)) else { return };
         let due = slice.expecting.extract_if(.., |expecting| expecting.through <= state.applied());
         for Expecting { run, reply, .. } in due {
-            drop(reply.send(state.recent_run(run).filter(|_| may_act).cloned()));
+            drop(reply.send(state.recent_run(run).filter(|_| may_act).map(Cow::into_owned)));
         }
     }
 }

@@ -52,7 +52,7 @@ impl OwnerTask {
         self.look_at_takeovers();
         if self.limited.is_on {
             let leading = self.owner.shards().iter().filter(|shard| shard.phase().leads());
-            let runs = leading.flat_map(|shard| shard.runs()).map(|(_, open)| &*open.known.run);
+            let runs = leading.flat_map(|shard| shard.awake()).map(|(_, open)| &*open.known.run);
             self.io.quotas.count_running(runs, &registry);
             self.check_next();
         } else if was_limited {

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use owner::erasure::{Erasures, OwedErasure};
 use owner::retention::{FALLS_BEHIND, Unwritten};
-use owner::{Known, Outbox, Phase, SnapshotSchedule, Takeover};
+use owner::{Known, Outbox, Phase, Resting, SnapshotSchedule, Takeover};
 use proto::convert::snapshot::{Needs, Snapshot};
 use run::{Partition, RunId, Shard, TenantId, Timestamp};
 use tokio::sync::oneshot;
@@ -51,6 +51,7 @@ pub(super) struct Taken {
     /// The barrier that was stored at its end.
     tip: u64,
     open: Vec<Known>,
+    resting: Resting,
     /// Runs that have ended since the snapshot listed them.
     ended: Vec<Known>,
     /// Runs that the snapshot lists as open and whose entries have left the log; each with its last entry.
@@ -161,6 +162,7 @@ impl OwnerTask {
                 through,
                 tip,
                 open,
+                resting,
                 ended,
                 gone,
                 unread,
@@ -175,7 +177,7 @@ impl OwnerTask {
             } = taken;
             let follows = self.io.feeds.follows(shard);
             let Some(slice) = self.slices.get_mut(usize::from(shard.0)) else { continue };
-            let takeover = Takeover { claim, through, tip, open, ended, unread };
+            let takeover = Takeover { claim, through, tip, open, resting, ended, unread };
             if !self.owner.handle_taken(shard, takeover, ::nats::now()) {
                 continue;
             }
@@ -198,7 +200,7 @@ impl OwnerTask {
                 tracing::warn!(run.id = %run, "forgetting an open run whose entries have left the log");
                 self.io.index.erase(run, last);
             }
-            runs += self.owner.shard(shard).map_or(0, |shard| shard.runs().len());
+            runs += self.owner.shard(shard).map_or(0, |shard| shard.open_len());
             let (group, start) = groups.entry(shard.partition()).or_insert((ShardSet::default(), from));
             group.insert(shard);
             *start = (*start).min(from);
@@ -225,7 +227,7 @@ impl OwnerTask {
         self.look_at_takeovers();
         if self.limited.is_on {
             // A slot becomes free only if it was counted before.
-            for (id, _) in self.owner.shard(shard).into_iter().flat_map(|shard| shard.runs()) {
+            for (id, _) in self.owner.shard(shard).into_iter().flat_map(|shard| shard.awake()) {
                 self.see_running(id);
             }
         }
@@ -575,13 +577,14 @@ async fn take_over_once(
         runs.read_carried(journal, journal.carried_runs(shard).await?, (fence, tip)).await?;
     }
     runs.read_carried(journal, carried, (fence, tip)).await?;
-    let ReadRuns { open, ended, gone, unread } = runs;
+    let ReadRuns { open, resting, ended, gone, unread } = runs;
     Ok(Taken {
         shard,
         claim,
         through,
         tip,
         open,
+        resting,
         ended,
         gone,
         unread,

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use owner::Waiting;
 use run::{Call, CallSpec, CallState, Partition, PoolId, Priority, Route, Run, TenantId, Timestamp, Version};
 use tokio::time::{Duration, Instant};
 
@@ -89,6 +90,12 @@ impl Tallies {
         }
     }
 
+    /// Counts the calls of runs at rest.
+    pub(super) fn note_resting(&mut self, waiting: Waiting) {
+        self.client_calls = self.client_calls.saturating_add(waiting.client_calls);
+        self.approvals = self.approvals.saturating_add(waiting.approvals);
+    }
+
     /// The counts for the overview.
     fn standing(&self) -> impl Iterator<Item = ((&str, &str), Standing)> {
         let tools = self.tools.iter().flat_map(|(pool, tools)| tools.iter().map(move |tool| (pool, tool)));
@@ -161,7 +168,7 @@ impl OwnerTask {
         let (mut shards, mut runs, mut erasures) = (0_u32, 0_u32, 0_u32);
         for (slice, shard) in self.slices.iter().zip(self.owner.shards()).filter(|(_, shard)| shard.phase().leads()) {
             shards += 1;
-            runs += u32::try_from(shard.runs().len()).unwrap_or(u32::MAX);
+            runs += u32::try_from(shard.open_len()).unwrap_or(u32::MAX);
             erasures += u32::try_from(slice.owed.len()).unwrap_or(u32::MAX);
         }
         for (partition, (jobs, bytes)) in self.io.journals.partitions().zip(tallies.jobs) {

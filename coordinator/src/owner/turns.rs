@@ -24,7 +24,7 @@ impl OwnerTask {
     /// Counts the calls of a shard that we begin to act for.
     pub(super) fn count_turns(&self, shard: Shard) {
         let registry = Arc::clone(&self.io.registry.borrow());
-        for (_, open) in self.owner.shard(shard).into_iter().flat_map(|shard| shard.runs()) {
+        for (_, open) in self.owner.shard(shard).into_iter().flat_map(|shard| shard.awake()) {
             let run = &open.known.run;
             run.calls().iter().for_each(|call| self.io.turns.note(run, call, &registry));
         }

@@ -45,6 +45,15 @@ impl Expected {
     }
 }
 
+/// The first entry of a run that is not carried, of those from the first to the last; `u64::MAX` if there is none.
+pub(crate) fn uncarried_from((first, last): (u64, u64), carried: u64) -> u64 {
+    match carried {
+        0 => first,
+        carried if last > carried => carried + 1,
+        _ => u64::MAX,
+    }
+}
+
 impl From<u64> for Expected {
     fn from(entry: u64) -> Self {
         Self { entry, carried: 0, known_at: None }
@@ -55,7 +64,12 @@ impl Known {
     /// A run before anything of its log was read.
     #[must_use]
     pub fn new(id: RunId) -> Self {
-        Self { run: Arc::new(Run::new(id)), first: 0, last: 0, carried: 0, unread: Vec::new(), is_past: false }
+        Self::at(Run::new(id), (0, 0), 0)
+    }
+
+    /// A run of which all entries could be understood, from the first to the last.
+    pub(crate) fn at(run: Run, (first, last): (u64, u64), carried: u64) -> Self {
+        Self { run: Arc::new(run), first, last, carried, unread: Vec::new(), is_past: false }
     }
 
     /// Applies the next entry, and adds the facts that the run accepted from it to `heard`.
@@ -80,11 +94,12 @@ impl Known {
 
     /// The first entry of the run that is not carried; `u64::MAX` if there is none.
     pub(crate) fn uncarried_from(&self) -> u64 {
-        match self.carried {
-            0 => self.first,
-            carried if self.last > carried => carried + 1,
-            _ => u64::MAX,
-        }
+        uncarried_from((self.first, self.last), self.carried)
+    }
+
+    /// Whether this release could read all entries.
+    pub(crate) fn is_all_read(&self) -> bool {
+        self.unread.is_empty()
     }
 
     fn reach(&mut self, sequence: u64) {

@@ -1,5 +1,6 @@
 //! The owner of shards: decides the next actions for their open runs.
 
+use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
@@ -94,7 +95,7 @@ impl Owner {
 
     /// An open run.
     #[must_use]
-    pub fn run(&self, id: RunId) -> Option<&Known> {
+    pub fn run(&self, id: RunId) -> Option<Cow<'_, Known>> {
         self.shard(id.shard())?.run(id)
     }
 
@@ -114,7 +115,7 @@ impl Owner {
 
     /// The open runs of a claimed shard were read. Returns `false` if the shard was lost or claimed again meanwhile.
     pub fn handle_taken(&mut self, shard: Shard, taken: Takeover, now: Timestamp) -> bool {
-        let Takeover { claim, through, tip, open, ended, unread } = taken;
+        let Takeover { claim, through, tip, open, resting, ended, unread } = taken;
         let Some(state) = self.shards.get_mut(usize::from(shard.0)) else { return false };
         if state.phase != (Phase::Taking { claim }) {
             return false;
@@ -122,6 +123,7 @@ impl Owner {
         state.phase = Phase::Replaying { claim, tip };
         state.applied = through;
         state.runs = open.into_iter().map(|known| (known.run.id(), OpenRun::new(known, now))).collect();
+        state.resting = resting;
         state.half_carried = ended.iter().filter_map(|known| Some((known.run.id(), HalfCarried::of(known)?))).collect();
         state.unread = Unread::of(unread, now);
         true
@@ -158,8 +160,9 @@ impl Owner {
     pub fn handle_lost(&mut self, shard: Shard) {
         let Some(state) = self.shards.get_mut(usize::from(shard.0)) else { return };
         let state = std::mem::take(state);
-        for (id, open) in state.runs {
-            if let Some(timer) = open.timer {
+        let timers = state.runs.iter().map(|(id, open)| (*id, open.timer));
+        for (id, timer) in timers.chain(state.resting.heads().map(|(id, head)| (id, head.timer))) {
+            if let Some(timer) = timer {
                 self.timers.remove(&(timer, id));
             }
         }
@@ -185,6 +188,7 @@ impl Owner {
         state.applied = entry.sequence;
         let leads = state.phase.leads();
         let opens = entry.events.iter().any(|event| matches!(event, Event::RunOpened(_)));
+        state.awaken(id);
         if opens {
             state.runs.entry(id).or_insert_with(|| OpenRun::new(Known::new(id), now));
             state.unread.remove(id);
@@ -220,7 +224,7 @@ impl Owner {
             return Noted::Ignored;
         }
         state.applied = sequence;
-        if let Some(open) = state.runs.get_mut(&id) {
+        if let Some(open) = state.awaken(id) {
             open.known.pass_over(place, sequence);
             return Noted::Kept;
         }
@@ -233,6 +237,7 @@ impl Owner {
     /// Removes a run that is open no more: it has ended, or its entries have left the log.
     pub fn close(&mut self, id: RunId) -> Option<OpenRun> {
         let state = self.shards.get_mut(usize::from(id.shard().0))?;
+        state.awaken(id);
         let open = state.runs.remove(&id)?;
         state.half_carried.extend(HalfCarried::of(&open.known).map(|half| (id, half)));
         if let Some(timer) = open.timer {
@@ -285,7 +290,7 @@ impl Owner {
         {
             self.timers.pop_first();
             let state = self.shards.get_mut(usize::from(id.shard().0));
-            if let Some(open) = state.and_then(|state| state.runs.get_mut(&id)) {
+            if let Some(open) = state.and_then(|state| state.awaken(id)) {
                 open.timer = None;
             }
             self.check_run(id, now, world);
@@ -294,7 +299,9 @@ impl Owner {
 
     /// Checks all open runs of a shard.
     pub fn check_shard(&mut self, shard: Shard, now: Timestamp, world: &impl World) {
-        let Some(state) = self.shard(shard) else { return };
+        let Some(state) = self.shards.get(usize::from(shard.0)).filter(|state| state.phase.leads()) else { return };
+        let timers = state.resting.heads().filter_map(|(id, head)| Some((head.timer?, id)));
+        self.timers.extend(timers);
         for id in state.runs.keys().copied().collect::<Vec<_>>() {
             self.check_run(id, now, world);
         }
@@ -305,7 +312,7 @@ impl Owner {
         let Some(state) = self.shards.get_mut(usize::from(id.shard().0)).filter(|state| state.phase.leads()) else {
             return;
         };
-        let Some(open) = state.runs.get_mut(&id) else { return };
+        let Some(open) = state.awaken(id) else { return };
         let run = &open.known.run;
         let mut effects = run.outstanding(now);
         let may_act = !effects.is_empty() && world.holds(id.shard());
@@ -368,7 +375,7 @@ impl Owner {
             }
             denial = world.denial(&known.run, call);
         }
-        if let Some(action) = action(known, effect, world.workers(), denial) {
+        if let Some(action) = action(&known, effect, world.workers(), denial) {
             self.in_flight.insert((id, effect));
             self.actions.push_back(action);
         }
@@ -411,13 +418,19 @@ impl Owner {
         Some(asking(state, asks, pool, now))
     }
 
-    /// Checks a run once a second: whether the call that made it has ended, and of its own calls whether their worker
-    /// is lost, their pool has none, or their job is held by a worker that stored no start.
+    /// Packs a run if it is at rest, and returns whether it is. An entry, its timer or a check unpacks it.
+    pub fn let_rest(&mut self, id: RunId, now: Timestamp) -> bool {
+        let state = self.shards.get_mut(usize::from(id.shard().0)).filter(|state| state.phase.leads());
+        state.is_some_and(|state| state.pack(id, now))
+    }
+
+    /// Checks a run that is not at rest, once a second: whether the call that made it has ended, and of its own calls
+    /// whether their worker is lost, their pool has none, or their job is held by a worker that stored no start.
     pub fn check_workers(&mut self, id: RunId, now: Timestamp, world: &impl World) {
         let Some(state) = self.shards.get(usize::from(id.shard().0)).filter(|state| state.phase.leads()) else {
             return;
         };
-        let Some(Known { run, .. }) = state.run(id) else { return };
+        let Some(run) = state.runs.get(&id).map(|open| &open.known.run) else { return };
         let workers = world.workers();
         let (mut effects, mut lost) = (Vec::new(), Vec::new());
         effects.extend(is_orphan(state, run).then_some(Effect::CancelRun));
@@ -448,7 +461,8 @@ impl Owner {
     }
 
     fn hand_back(&mut self, id: RunId, attempt: AttemptId, now: Timestamp) {
-        let Some(call) = self.run(id).and_then(|known| known.run.call(attempt.call)) else { return };
+        let Some(known) = self.run(id) else { return };
+        let Some(call) = known.run.call(attempt.call) else { return };
         let (CallState::Running(running), Route::Pool { pool, .. }) = (call.state(), &call.spec().route) else {
             return;
         };
@@ -485,8 +499,8 @@ impl Owner {
         let shards = &self.shards;
         let state = |id: RunId| shards.get(usize::from(id.shard().0));
         let newest = |id: RunId, call| {
-            let call = state(id)?.run(id)?.run.call(call)?;
-            Call::unclaimed(call).map(|(job, _)| job)
+            let known = state(id)?.run(id)?;
+            Call::unclaimed(known.run.call(call)?).map(|(job, _)| job)
         };
         let may_act = |id: RunId| state(id).is_some_and(|state| state.phase.leads()) && world.holds(id.shard());
         let back = self.unclaimed.take_back(given, now, newest, may_act);

@@ -17,6 +17,6 @@ pub(crate) fn is_orphan(shard: &ShardState, run: &Run) -> bool {
     if run.is_cancel_requested() || shard.is_unread(parent.run) {
         return false;
     }
-    let above = shard.run(parent.run).map(|known| &known.run).filter(|above| above.tenant() == run.tenant());
-    above.is_none_or(|above| above.find(&parent.call).is_some_and(|call| call.outcome().is_some()))
+    let above = shard.run(parent.run).filter(|above| above.run.tenant() == run.tenant());
+    above.is_none_or(|above| above.run.find(&parent.call).is_some_and(|call| call.outcome().is_some()))
 }

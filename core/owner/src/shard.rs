@@ -1,11 +1,14 @@
 //! One shard as its owner has it: the phase of its ownership, how far its log was applied, and its open runs.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 
 use run::{RunId, Timestamp};
+use serde::{Deserialize, Serialize};
 
 use crate::ended::Ended;
 use crate::known::Known;
+use crate::resting::Resting;
 use crate::retention::{SETTLED_AFTER, UNCARRIED_AGE};
 use crate::unread::Unread;
 
@@ -58,7 +61,7 @@ impl Phase {
 }
 
 /// The open runs that were read when a shard became ours.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Default)]
 pub struct Takeover {
     pub claim: u64,
     /// The shard is known up to this entry.
@@ -66,13 +69,15 @@ pub struct Takeover {
     /// The end of the shard's log when it became ours.
     pub tip: u64,
     pub open: Vec<Known>,
+    /// Open runs that are at rest.
+    pub resting: Resting,
     /// Runs that ended and whose beginning may be carried.
     pub ended: Vec<Known>,
     /// Runs whose opening this release cannot read, each with its last entry.
     pub unread: Vec<(RunId, u64)>,
 }
 
-/// An open run.
+/// An open run that is not packed.
 #[derive(Debug, Clone)]
 pub struct OpenRun {
     pub known: Known,
@@ -81,21 +86,30 @@ pub struct OpenRun {
     /// Bytes of its entries in the log, as far as they were counted.
     pub stored_bytes: u64,
     /// What was carried last counts after a while only: a server of the broker that was replaced may not know it.
-    carried: Option<Carried>,
+    pub(crate) carried: Option<Carried>,
+    /// The run was at rest, with so many calls that had not ended, and the driver was not told that it is no more.
+    pub woken: Option<u32>,
 }
 
 /// What the log needed to keep of a run before more of it was carried.
-#[derive(Debug, Clone, Copy)]
-struct Carried {
-    needed_from: u64,
-    at: Timestamp,
+#[derive(Debug, Clone, Copy, Serialize, Deserialize)]
+pub(crate) struct Carried {
+    pub(crate) needed_from: u64,
+    pub(crate) at: Timestamp,
+}
+
+impl Carried {
+    pub(crate) fn is_unsettled(&self, now: Timestamp) -> bool {
+        now.since(self.at) < SETTLED_AFTER
+    }
 }
 
 impl OpenRun {
     /// A run as it was read at this time.
-    pub(crate) fn new(known: Known, now: Timestamp) -> Self {
+    #[must_use]
+    pub fn new(known: Known, now: Timestamp) -> Self {
         let carried = (known.carried > 0).then_some(Carried { needed_from: known.first, at: now });
-        Self { known, timer: None, stored_bytes: 0, carried }
+        Self { known, timer: None, stored_bytes: 0, carried, woken: None }
     }
 
     /// The first entry of the log that the run needs.
@@ -105,7 +119,7 @@ impl OpenRun {
 
     /// What was carried lately.
     fn unsettled(&self, now: Timestamp) -> Option<Carried> {
-        self.carried.filter(|carried| now.since(carried.at) < SETTLED_AFTER)
+        self.carried.filter(|carried| carried.is_unsettled(now))
     }
 }
 
@@ -130,7 +144,9 @@ impl HalfCarried {
 pub struct ShardState {
     pub(crate) phase: Phase,
     pub(crate) applied: u64,
+    /// The open runs that are not at rest, or were not when they were last looked at.
     pub(crate) runs: BTreeMap<RunId, OpenRun>,
+    pub(crate) resting: Resting,
     /// Runs that ended and whose beginning may be carried: with that alone, they would look open.
     pub(crate) half_carried: BTreeMap<RunId, HalfCarried>,
     pub(crate) ended: Ended,
@@ -155,21 +171,58 @@ impl ShardState {
         matches!(self.phase, Phase::Replaying { tip, .. } if self.applied >= tip)
     }
 
-    /// The open runs; none while the shard is not ours.
-    pub fn runs(&self) -> impl ExactSizeIterator<Item = (RunId, &OpenRun)> {
+    /// The open runs that are not at rest; none while the shard is not ours.
+    pub fn awake(&self) -> impl ExactSizeIterator<Item = (RunId, &OpenRun)> {
         self.runs.iter().map(|(id, open)| (*id, open))
+    }
+
+    /// The open runs that are at rest.
+    #[must_use]
+    pub fn resting(&self) -> &Resting {
+        &self.resting
+    }
+
+    /// The number of open runs.
+    #[must_use]
+    pub fn open_len(&self) -> usize {
+        self.runs.len() + self.resting.len()
+    }
+
+    #[must_use]
+    pub fn is_open(&self, id: RunId) -> bool {
+        self.runs.contains_key(&id) || self.resting.contains(id)
     }
 
     /// An open run.
     #[must_use]
-    pub fn run(&self, id: RunId) -> Option<&Known> {
-        self.runs.get(&id).map(|open| &open.known)
+    pub fn run(&self, id: RunId) -> Option<Cow<'_, Known>> {
+        match self.runs.get(&id) {
+            Some(open) => Some(Cow::Borrowed(&open.known)),
+            None => self.resting.run(id).map(Cow::Owned),
+        }
     }
 
     /// A run that is open or has just ended.
     #[must_use]
-    pub fn recent_run(&self, id: RunId) -> Option<&Known> {
-        self.run(id).or_else(|| self.ended.find(id))
+    pub fn recent_run(&self, id: RunId) -> Option<Cow<'_, Known>> {
+        self.run(id).or_else(|| self.ended.find(id).map(Cow::Borrowed))
+    }
+
+    /// An open run, unpacked if it was at rest.
+    pub(crate) fn awaken(&mut self, id: RunId) -> Option<&mut OpenRun> {
+        if let Some(open) = self.resting.wake(id) {
+            self.runs.insert(id, open);
+        }
+        self.runs.get_mut(&id)
+    }
+
+    /// Packs a run if it is at rest, and its timer is that of its next deadline. Returns whether it is packed.
+    pub(crate) fn pack(&mut self, id: RunId, now: Timestamp) -> bool {
+        let is_set = |open: &&OpenRun| open.timer.is_some() && open.timer == open.known.run.next_deadline();
+        if self.runs.get(&id).filter(is_set).is_some_and(|open| self.resting.take(open, now)) {
+            self.runs.remove(&id);
+        }
+        self.resting.contains(id)
     }
 
     /// Whether this release cannot read the run's opening.
@@ -181,7 +234,8 @@ impl ShardState {
     /// The content of a snapshot: the runs that the next owner must read, each with its last entry. Ended runs are left
     /// out, and entries behind [`Self::applied`] follow from the log.
     pub fn snapshot(&self) -> impl Iterator<Item = (RunId, u64)> {
-        let open = self.runs.iter().map(|(id, open)| (*id, open.known.last));
+        let awake = self.runs.iter().map(|(id, open)| (*id, open.known.last));
+        let open = awake.chain(self.resting.heads().map(|(id, head)| (id, head.last)));
         let ended = self.half_carried.iter().map(|(id, run)| (*id, run.last));
         open.chain(ended).chain(self.unread.list())
     }
@@ -191,8 +245,10 @@ impl ShardState {
     #[must_use]
     pub fn to_carry(&self, before: u64, now: Timestamp) -> Vec<RunId> {
         // What was carried last must count before more is: otherwise a run with steady entries would keep the log.
-        let settled = self.runs.iter().filter(|(_, open)| open.unsettled(now).is_none());
-        let open = settled.map(|(id, open)| (open.known.uncarried_from(), *id));
+        let awake = self.runs.iter().filter(|(_, open)| open.unsettled(now).is_none());
+        let awake = awake.map(|(id, open)| (open.known.uncarried_from(), *id));
+        let resting = self.resting.heads().filter(|(_, head)| head.unsettled(now).is_none());
+        let open = awake.chain(resting.map(|(id, head)| (head.uncarried_from(), id)));
         let mut runs: Vec<(u64, RunId)> = open.filter(|(from, _)| *from < before).collect();
         runs.sort_unstable();
         runs.into_iter().map(|(_, id)| id).collect()
@@ -216,14 +272,18 @@ impl ShardState {
         if !self.unread.is_empty() {
             return 0;
         }
-        let open = self.runs.values().map(|open| open.needed_from(now));
+        let awake = self.runs.values().map(|open| open.needed_from(now));
+        let open = awake.chain(self.resting.heads().map(|(_, head)| head.needed_from(now)));
         let ended = self.half_carried.values().map(|run| run.needed_from);
         open.chain(ended).min().unwrap_or(u64::MAX).min(self.applied + 1)
     }
 
     /// More of an open run was carried, through this entry.
     pub(crate) fn handle_carried(&mut self, id: RunId, through: u64, now: Timestamp) {
-        let Some(open) = self.runs.get_mut(&id).filter(|open| open.known.carried < through) else { return };
+        let Some(open) = self.runs.get_mut(&id) else { return self.resting.handle_carried(id, through, now) };
+        if open.known.carried >= through {
+            return;
+        }
         // What was carried before counts on.
         let needed_from = open.needed_from(now);
         open.known.carried = through;

@@ -15,6 +15,7 @@ use run::{
 use crate::*;
 
 mod parent;
+mod resting;
 mod shards;
 mod workers;
 
@@ -153,7 +154,7 @@ impl Story {
     fn begin() -> Self {
         let mut story = Self::without_shard();
         story.owner.handle_claimed(SHARD, 1);
-        let taken = Takeover { claim: 1, through: 0, tip: 0, open: Vec::new(), ended: Vec::new(), unread: Vec::new() };
+        let taken = Takeover { claim: 1, ..Takeover::default() };
         assert!(story.owner.handle_taken(SHARD, taken, START) && story.owner.begin_to_lead(SHARD));
         story
     }
@@ -192,8 +193,11 @@ impl Story {
 
     /// All calls of all runs are checked, as once a second.
     fn check_workers(&mut self) -> Vec<Action> {
-        let ids: Vec<RunId> = self.owner.shards().iter().flat_map(ShardState::runs).map(|(id, _)| id).collect();
-        ids.into_iter().for_each(|id| self.owner.check_workers(id, self.now, &self.world));
+        let ids: Vec<RunId> = self.owner.shards().iter().flat_map(ShardState::awake).map(|(id, _)| id).collect();
+        for id in ids {
+            self.owner.check_workers(id, self.now, &self.world);
+            self.owner.let_rest(id, self.now);
+        }
         self.owner.handle_all_checked(Duration::ZERO);
         self.actions()
     }

@@ -46,7 +46,8 @@ pub(crate) fn verdict(
     workers: &impl Workers,
     now: Timestamp,
 ) -> Option<Verdict> {
-    let call = shard.run(question.run).and_then(|known| known.run.call(question.call));
+    let known = shard.run(question.run);
+    let call = known.as_ref().and_then(|known| known.run.call(question.call));
     let call = call.filter(|call| matches!(&call.spec().route, Route::Pool { pool: own, .. } if own == pool));
     if call.is_none() && shard.is_unread(question.run) {
         // Only a release that can read the run's opening can tell.

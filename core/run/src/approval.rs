@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
+use serde::{Deserialize, Serialize};
 
 use crate::call::{Call, CallState};
 use crate::command::CommandError;
@@ -12,7 +13,7 @@ use crate::limit::ARGUMENTS_BYTES_MAX;
 use crate::run::{Fact, Run};
 
 /// The approval that a call needs before it is executed.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Approval {
     /// Deadline of the decision; never later than the call's own deadline.
     pub deadline: Timestamp,
@@ -20,14 +21,14 @@ pub struct Approval {
     pub default: DefaultDecision,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
 pub enum DefaultDecision {
     #[default]
     Reject,
     Approve,
 }
 
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Decision {
     /// The call may be executed: with these arguments if some are given, otherwise with its own.
     Approved { arguments: Option<Bytes> },
@@ -35,7 +36,7 @@ pub enum Decision {
     Rejected { reason: String },
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Decider {
     Person,
     /// There was no decision in time; the default applied.
@@ -43,7 +44,7 @@ pub enum Decider {
 }
 
 /// A decision that is in the log.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Decided {
     pub at: Timestamp,
     pub by: Decider,

@@ -15,6 +15,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
+use serde::{Deserialize, Serialize};
 
 use crate::approval::Decided;
 use crate::chunks::{ChunkOrder, Span};
@@ -30,7 +31,7 @@ use crate::run::{ByteBudget, Fact};
 use crate::tool::{AfterPartialOutput, Policy};
 use crate::why::no_worker;
 
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Call {
     pub(crate) index: CallIndex,
     pub(crate) spec: Arc<CallSpec>,
@@ -65,7 +66,7 @@ pub struct Call {
     pub(crate) revision: u64,
 }
 
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub enum CallState {
     /// It waits for its turn: its job is not in the log yet.
     Accepted,
@@ -82,7 +83,7 @@ pub enum CallState {
     Ended(Ended),
 }
 
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Running {
     pub attempt: AttemptId,
     pub since: Timestamp,
@@ -96,14 +97,14 @@ pub struct Running {
     pub worker: Option<(WorkerId, Bytes)>,
 }
 
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Ended {
     pub at: Timestamp,
     pub outcome: Outcome,
 }
 
 /// The stages of cancelling a running call.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Cancelling {
     pub requested_at: Timestamp,
     pub reason: String,
@@ -112,7 +113,7 @@ pub struct Cancelling {
 }
 
 /// An attempt that did not end its call.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FailedAttempt {
     pub number: AttemptNumber,
     pub at: Timestamp,
@@ -120,7 +121,7 @@ pub struct FailedAttempt {
 }
 
 /// What happened to a parked call.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Disposition {
     /// Executed again, as the only call of this run.
     Redriven { into: RunId },

@@ -4,12 +4,14 @@
 use std::collections::BTreeMap;
 use std::ops::Range;
 
+use serde::{Deserialize, Serialize};
+
 use crate::event::Position;
 use crate::id::ChunkIndex;
 use crate::limit::{CHUNKS_EARLY_MAX, CHUNKS_PER_ATTEMPT_MAX};
 
 /// Neighbouring chunks of one stored event.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Span {
     /// The event that holds them.
     pub position: Position,
@@ -38,7 +40,7 @@ impl Span {
     }
 }
 
-#[derive(Debug, Clone, Default, PartialEq)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub(crate) struct ChunkOrder {
     /// Chunks passed on so far, which is also the number of the next one.
     next: u32,

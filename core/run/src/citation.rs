@@ -1,7 +1,9 @@
 //! Citations: the sources of a text, beside it. A model reads the text; clients show the sources.
 
+use serde::{Deserialize, Serialize};
+
 /// A text with the sources that it cites.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CitedText {
     pub text: String,
     /// In the order of their places.
@@ -9,7 +11,7 @@ pub struct CitedText {
 }
 
 /// A source that a text cites.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Citation {
     pub source: CitationSource,
     /// The title of a page, or the name of a file; may be empty.
@@ -21,7 +23,7 @@ pub struct Citation {
 }
 
 /// Where the cited content is.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum CitationSource {
     Url(String),
     /// The id of a file, in whichever store its caller knows.

@@ -2,13 +2,15 @@
 
 use std::time::Duration;
 
+use serde::{Deserialize, Serialize};
+
 use crate::event::{Event, Route};
 use crate::id::{TenantId, Timestamp};
 use crate::late::{COPIES_MARGIN, NEVER_OPENED_AFTER, STORED_WITHIN};
 use crate::run::Run;
 
 /// The run is erased after its end. Chosen when it is opened, for all of its calls.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Erasure {
     /// How long after its end it can still be read.
     pub after: Duration,

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
+use serde::{Deserialize, Serialize};
 
 use crate::approval::{Approval, Decider, Decision};
 use crate::citation::CitedText;
@@ -37,7 +38,7 @@ pub struct Entry {
 }
 
 /// A position in the log, by which the body of a chunk is read again.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Position {
     pub sequence: u64,
     /// Which event of the entry.
@@ -165,7 +166,7 @@ pub struct RunOpened {
 }
 
 /// The call that made a run: the run is cancelled once the call has ended.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ParentCall {
     pub run: RunId,
     pub call: CallId,
@@ -181,7 +182,7 @@ pub enum StopStage {
 }
 
 /// A call as it was accepted. Only an approval may change its arguments.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct CallSpec {
     pub id: CallId,
     pub tool: ToolName,
@@ -254,7 +255,7 @@ impl CallSpec {
 }
 
 /// What a call does while no worker of its pool is alive.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
 pub enum WithoutWorker {
     /// It waits for one, until a deadline ends it.
     #[default]
@@ -264,7 +265,7 @@ pub enum WithoutWorker {
 }
 
 /// Where a call goes. Decided when it is accepted.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub enum Route {
     Pool {
         pool: PoolId,
@@ -283,7 +284,7 @@ pub enum Route {
 }
 
 /// The answer that a hook gave in place of an execution.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct HookAnswer {
     /// The name of the hook.
     pub hook: String,
@@ -299,7 +300,7 @@ impl HookAnswer {
 }
 
 /// One execution of a call. The number is the fence; the nonce distinguishes two attempts of the same number.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct AttemptId {
     pub call: CallIndex,
     pub number: AttemptNumber,
@@ -317,7 +318,7 @@ pub enum Chunk {
     Progress(Progress),
 }
 
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Content {
     Text(String),
     /// JSON as text: numbers keep their digits.
@@ -391,7 +392,7 @@ impl From<Vec<Content>> for Completion {
 }
 
 /// How a call ended.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub enum Outcome {
     Completed(Vec<Content>),
     Failed(CallError),
@@ -400,7 +401,7 @@ pub enum Outcome {
 }
 
 /// Whether the execution of a cancelled call has stopped.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Stopped {
     /// No attempt was running, and none will begin.
     NotRunning,
@@ -410,7 +411,7 @@ pub enum Stopped {
     Unconfirmed,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub enum DeadlineKind {
     /// The call's own deadline, which includes its time in the queue.
     Call,
@@ -429,7 +430,7 @@ pub enum DeadlineKind {
 }
 
 /// What went wrong with a call, for the model and the caller.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CallError {
     pub kind: ErrorKind,
     /// Never empty, at most 16 KiB.
@@ -443,14 +444,14 @@ pub struct CallError {
 }
 
 /// One place in which arguments violate their schema.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Violation {
     /// A JSON pointer into the arguments; empty for the whole.
     pub path: String,
     pub message: String,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum ErrorKind {
     UnknownTool,
     ArgumentsInvalid,

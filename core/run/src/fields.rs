@@ -1,10 +1,12 @@
 //! A JSON object of which the core reads only the keys: a call's context, and the extra state that it returns.
 
+use serde::{Deserialize, Serialize};
+
 use std::collections::BTreeMap;
 use std::fmt;
 
 /// Values are JSON as text, so that numbers keep their digits. The caller has checked that they are JSON.
-#[derive(Clone, PartialEq, Eq, Default)]
+#[derive(Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Fields(BTreeMap<String, String>);
 
 impl Fields {

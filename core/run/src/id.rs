@@ -5,6 +5,7 @@ use std::hash::{Hash, Hasher};
 use std::str::FromStr;
 use std::time::Duration;
 
+use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
 use crate::limit::{CALL_ID_BYTES_MAX, CALLER_BYTES_MAX, TOKEN_BYTES_MAX, TOOL_NAME_BYTES_MAX};
@@ -28,7 +29,7 @@ impl InvalidId {
 }
 
 /// Milliseconds since the Unix epoch. In a fold it is always the log's time, which the broker gives: one clock for all.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize)]
 pub struct Timestamp(pub u64);
 
 impl Timestamp {
@@ -85,7 +86,7 @@ impl fmt::Display for Partition {
 }
 
 /// A fixed slice of all runs, owned by one coordinator at a time.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Shard(pub u8);
 
 impl Shard {
@@ -121,7 +122,7 @@ impl FromStr for Shard {
 
 /// The id of a run: its shard and a version 7 uuid, so that ids sort by time and a run is found without a directory.
 /// Written `run_<shard>_<uuid>`, for example `run_0b_0193…`.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct RunId {
     shard: Shard,
     uuid: Uuid,
@@ -200,7 +201,7 @@ impl FromStr for RunId {
 macro_rules! name {
     ($(#[$doc:meta])* $name:ident, $kind:literal, $expected:literal, $max:expr, $allowed:expr) => {
         $(#[$doc])*
-        #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+        #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
         pub struct $name(Box<str>);
 
         impl $name {
@@ -275,7 +276,7 @@ name!(
 );
 
 /// A call's position in the order in which its run's calls were asked for, from 0. It is the call's token in subjects.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct CallIndex(pub u16);
 
 impl CallIndex {
@@ -305,13 +306,13 @@ impl FromStr for CallIndex {
 }
 
 /// The number of an execution of a call, from 1. It is the fence: events of a lower number are ignored.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct AttemptNumber(pub u32);
 
 /// Distinguishes two executions of the same number, which a reset of the broker's delivery count makes possible.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Nonce(pub u64);
 
 /// A chunk's place in the output of its attempt, from 0.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize)]
 pub struct ChunkIndex(pub u32);

@@ -35,6 +35,7 @@ mod parked;
 mod priority;
 mod question;
 mod requester;
+mod rest;
 mod retry;
 mod rules;
 mod run;

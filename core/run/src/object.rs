@@ -3,12 +3,13 @@
 use std::fmt;
 use std::str::FromStr;
 
+use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
 use crate::id::{CallIndex, InvalidId, Nonce, PoolId, RunId};
 
 /// The id of an object. Objects of a run begin with the run's id: they are found by it, and erased with it.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum ObjectId {
     /// A part of a call's result; by a worker of the pool.
     Result { run: RunId, call: CallIndex, pool: PoolId, nonce: Nonce },
@@ -57,7 +58,7 @@ impl FromStr for ObjectId {
 }
 
 /// The reference to an object in the log.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Object {
     pub id: ObjectId,
     pub media_type: String,
@@ -69,7 +70,7 @@ pub struct Object {
 }
 
 /// A file that a call may open.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct File {
     /// The name by which its tool opens it.
     pub name: String,

@@ -1,10 +1,12 @@
 //! The priority of a call among the calls of its tenant that wait for their turn in the same pool.
 
+use serde::{Deserialize, Serialize};
+
 use crate::call::Call;
 use crate::run::Run;
 
 /// Higher ones come first; a call that waits for long rises.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize)]
 pub enum Priority {
     /// Work that can wait, as of a batch.
     Low,

@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
+use serde::{Deserialize, Serialize};
 
 use crate::call::{Call, CallState};
 use crate::event::{AttemptId, CallSpec, Event, Outcome, Route, Stopped};
@@ -25,7 +26,7 @@ const NOTHING: &[u8] = b"{}";
 
 /// The attempt that asked a question, and which of its questions it is. The same pair is the same question, however
 /// often it is requested.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct AskedBy {
     pub attempt: AttemptId,
     /// From 1.

@@ -3,6 +3,8 @@
 use std::fmt;
 use std::str::FromStr;
 
+use serde::{Deserialize, Serialize};
+
 use crate::id::{CallerName, TenantId};
 
 /// What a caller may request.
@@ -54,7 +56,7 @@ impl FromStr for Role {
 }
 
 /// A set of roles. An admin has all of them.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Roles(u8);
 
 impl Roles {

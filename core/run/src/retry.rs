@@ -2,11 +2,13 @@
 
 use std::time::Duration;
 
+use serde::{Deserialize, Serialize};
+
 use crate::event::{CallError, ErrorKind};
 use crate::tool::Policy;
 
 /// Waits that double from `first` to `longest`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Backoff {
     pub first: Duration,
     pub longest: Duration,

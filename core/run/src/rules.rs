@@ -4,6 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::num::NonZeroU64;
 use std::sync::Arc;
 
+use serde::{Deserialize, Serialize};
+
 use crate::call::Call;
 use crate::event::Outcome;
 use crate::id::ToolName;
@@ -11,7 +13,7 @@ use crate::priority::Priority;
 use crate::run::{Run, RunStatus};
 
 /// Chosen when a run is opened, for all of its calls.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Rules {
     /// Whether calls of dangerous tools need an approval; `None` leaves it to the deployment.
     pub confirm: Option<bool>,

@@ -4,6 +4,8 @@ mod apply;
 mod bytes;
 
 pub(crate) use self::bytes::ByteBudget;
+use serde::{Deserialize, Serialize};
+
 use crate::admission::{check_context, check_delays, check_new_calls};
 use crate::call::{Call, CallState, Disposition, Ended};
 use crate::chunks::Span;
@@ -17,7 +19,7 @@ use crate::requester::{Requester, Roles};
 use crate::rules::Rules;
 
 /// The state of a run: the fold of its log.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Run {
     id: RunId,
     opened_at: Option<Timestamp>,
@@ -61,7 +63,7 @@ pub struct Run {
 }
 
 /// A function of the run's calls.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum RunStatus {
     InProgress,
     /// All open calls wait for the client's answer or for approval; a running call, for the answer to a question.

@@ -4,6 +4,8 @@ use std::fmt;
 use std::str::FromStr;
 use std::time::Duration;
 
+use serde::{Deserialize, Serialize};
+
 use crate::id::{InvalidId, ToolName};
 use crate::limit::VERSION_BYTES_MAX;
 use crate::retry::Backoff;
@@ -67,7 +69,7 @@ pub enum Origin {
 }
 
 /// Use of calls and results beside passing them to the model. The three are independent.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
 pub struct ResultUse {
     /// The result is part of the assistant's message to the user. The model receives it too, and continues.
     pub is_final: bool,
@@ -102,7 +104,7 @@ impl Permission {
 }
 
 /// Whether a call may run concurrently with other calls of its run.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Concurrency {
     Parallel,
     /// It begins when all calls ahead of it in turn order have ended; calls behind it wait for its end.
@@ -129,7 +131,7 @@ pub struct Alias {
 }
 
 /// Numbers separated by dots, the first is the most significant: `3`, `1.4.2`, `2026.11.21`.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Version {
     numbers: Vec<u64>,
     /// As it was written, with leading zeros.
@@ -189,7 +191,7 @@ impl Effects {
 }
 
 /// How a call is attempted. Copied into the call when it is accepted, so that a later manifest does not change it.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Policy {
     pub repeatable: bool,
     /// Attempts that a call may use; attempts that a worker returned on shutdown do not count.
@@ -204,7 +206,7 @@ pub struct Policy {
 }
 
 /// Which outcomes of an attempt lead to another attempt, if the policy allows one at all.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RetryOn {
     /// Errors that the tool marks as worth another attempt.
     pub retryable: bool,
@@ -224,7 +226,7 @@ impl Default for RetryOn {
 }
 
 /// What happens to an attempt's output if another attempt follows.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub enum AfterPartialOutput {
     /// It is withdrawn by one explicit event, and the next attempt starts over.
     #[default]

@@ -110,7 +110,7 @@ proptest! {
         for entry in first {
             parted.apply(entry, &mut heard_parted);
         }
-        let mut resumed = parted.clone();
+        let mut resumed = parted.pack().as_deref().and_then(Run::unpack).expect("its state is packed and unpacked");
         for entry in rest {
             resumed.apply(entry, &mut heard_parted);
         }

@@ -1,6 +1,8 @@
 //! A client's wishes on their way into the log: decided on the coordinator's fold, or on the log itself, and appended
 //! if nobody was faster. Follows `coordinator/src/runs`.
 
+use std::borrow::Cow;
+
 use owner::Known;
 use run::{Command, Event, Opening, Run, RunId, Shard, Timestamp};
 
@@ -62,7 +64,7 @@ impl Coordinator {
     /// Decides on the fold, or, where that refuses or was overtaken, on the log itself.
     pub(super) fn decide(&mut self, mut order: Order, replay: bool, net: &mut Net<'_>) {
         let Some(command) = order.command.clone() else { return };
-        let own = self.owner.run(order.run).filter(|_| !replay).cloned();
+        let own = self.owner.run(order.run).filter(|_| !replay).map(Cow::into_owned);
         let own = own.and_then(|known| Some((known.run.decide(command.clone(), net.now).ok()?, known)));
         let decided = own.map_or_else(
             || {

@@ -2,7 +2,7 @@
 
 use futures::StreamExt as _;
 use futures::stream;
-use owner::Known;
+use owner::{Known, OpenRun, Resting};
 use run::RunId;
 
 use crate::nats::journal::{Fence, Journal, ReadError};
@@ -14,6 +14,7 @@ const READS_MAX: usize = 32;
 #[derive(Debug, Default)]
 pub(super) struct ReadRuns {
     pub(super) open: Vec<Known>,
+    pub(super) resting: Resting,
     pub(super) ended: Vec<Known>,
     pub(super) gone: Vec<(RunId, u64)>,
     pub(super) unread: Vec<(RunId, u64)>,
@@ -63,7 +64,11 @@ impl ReadRuns {
     }
 
     fn take(&mut self, known: Known) {
-        let runs = if known.run.status().is_final() { &mut self.ended } else { &mut self.open };
-        runs.push(known);
+        let now = ::nats::now();
+        if known.run.status().is_final() {
+            self.ended.push(known);
+        } else if !self.resting.take(&OpenRun::new(known.clone(), now), now) {
+            self.open.push(known);
+        }
     }
 }

@@ -3,7 +3,7 @@
 use super::*;
 
 fn taken(claim: u64, through: u64, tip: u64, open: Vec<Known>) -> Takeover {
-    Takeover { claim, through, tip, open, ended: Vec::new(), unread: vec![(run_id(9), 3)] }
+    Takeover { claim, through, tip, open, unread: vec![(run_id(9), 3)], ..Takeover::default() }
 }
 
 #[test]
@@ -108,7 +108,7 @@ fn the_delay_of_a_call_is_ended_at_its_time_or_by_the_next_owner_if_that_comes_l
     let mut known = Known::new(run);
     known.apply(&Entry { sequence: 1, at: START, not_after: None, hooked: false, events: opens() }, &mut Vec::new());
     next.owner.handle_claimed(SHARD, 2);
-    let taken = Takeover { claim: 2, through: 1, tip: 1, open: vec![known], ended: Vec::new(), unread: Vec::new() };
+    let taken = Takeover { claim: 2, through: 1, tip: 1, open: vec![known], ..Takeover::default() };
     assert!(next.owner.handle_taken(SHARD, taken, next.now) && next.owner.begin_to_lead(SHARD));
     next.owner.check_shard(SHARD, next.now, &next.world);
     let actions = next.actions();
@@ -160,7 +160,7 @@ fn a_run_whose_beginning_may_be_carried_is_carried_whole_once_it_ends_by_the_nex
     let (old, young) = (old_run(1), run_id(1));
     story.log(old, vec![opening(vec![spec("a")])]);
     story.log(young, vec![opening(vec![spec("a")])]);
-    let mut known = story.owner.run(old).expect("it is open").clone();
+    let mut known = story.owner.run(old).expect("it is open").into_owned();
     known.carried = 1;
     for run in [old, young] {
         story.log(run, vec![Event::CallCancelled { call: CALL }]);
@@ -184,7 +184,7 @@ fn a_run_whose_beginning_may_be_carried_is_carried_whole_once_it_ends_by_the_nex
     known.apply(&ends, &mut Vec::new());
     let mut next = Story::without_shard();
     next.owner.handle_claimed(SHARD, 2);
-    let taken = Takeover { claim: 2, through: 4, tip: 4, open: Vec::new(), ended: vec![known], unread: Vec::new() };
+    let taken = Takeover { claim: 2, through: 4, tip: 4, ended: vec![known], ..Takeover::default() };
     assert!(next.owner.handle_taken(SHARD, taken, START));
     assert_eq!(
         (
@@ -216,7 +216,7 @@ fn an_entry_of_a_run_that_was_read_up_to_there_before_changes_nothing() {
     known
         .apply(&Entry { sequence: 5, at: START, not_after: None, hooked: false, events: vec![opens] }, &mut Vec::new());
     story.owner.handle_claimed(SHARD, 1);
-    let taken = Takeover { claim: 1, through: 0, tip: 5, open: vec![known], ended: Vec::new(), unread: Vec::new() };
+    let taken = Takeover { claim: 1, through: 0, tip: 5, open: vec![known], ..Takeover::default() };
     assert!(story.owner.handle_taken(SHARD, taken, START));
     // The shard is read from its beginning, because there is no snapshot.
     let appends = Event::CallsAppended { calls: vec![Arc::new(spec("b"))] };

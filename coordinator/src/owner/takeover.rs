@@ -6,7 +6,6 @@ mod read;
 
 use std::collections::BTreeMap;
 use std::future::Future;
-use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use owner::erasure::{Erasures, OwedErasure};
@@ -17,7 +16,7 @@ use run::{Partition, RunId, Shard, TenantId, Timestamp};
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 
-use self::read::ReadRuns;
+use self::read::take_over;
 use super::log_bytes::LogBytes;
 use super::recent::Recent;
 use super::shard::{Following, ShardTask};
@@ -25,17 +24,14 @@ use super::surroundings::Surroundings;
 use super::watcher::{Before, Standing, Watcher};
 use super::{OwnerTask, claim, leads};
 use crate::metrics::COUNTS;
-use crate::nats::journal::{Fence, Journal, LogNow, ReadError};
+use crate::nats::journal::{Fence, ReadError};
 use crate::nats::notifications::QueuedNotification;
 use crate::nats::setup::RETENTION;
-use crate::nats::snapshots::{Snapshots, Stored, WriteError};
+use crate::nats::snapshots::{Stored, WriteError};
 use crate::shards::{ShardSet, every};
 
 /// The pause before a request that failed at the broker is repeated.
 const PAUSE: Duration = Duration::from_millis(500);
-/// The number of takeovers that failed at reading an open run, each after some seconds of trying, after which a shard
-/// is read from the log's beginning instead. That takes long, and does not depend on a single run.
-const UNREADABLE_MAX: u32 = 5;
 /// How long a takeover may take before it is reported as an error, and then how often.
 const TAKEOVER_LATE: Duration = Duration::from_secs(30);
 /// How long a shard is followed after its last watcher has gone, because another may come.
@@ -530,71 +526,4 @@ async fn patiently<T, F: Future<Output = Result<T, ReadError>>>(shard: Shard, mu
         }
         tokio::time::sleep(PAUSE).await;
     }
-}
-
-async fn take_over(journal: &Journal, snapshots: &Snapshots, shard: Shard, claim: u64) -> Taken {
-    // How often reading an open run failed although the broker answered all other requests.
-    let unreadable = AtomicU32::new(0);
-    patiently(shard, || take_over_once(journal, snapshots, shard, claim, &unreadable)).await
-}
-
-/// Nothing here depends on the log's leader, which may have been replaced without knowing it yet. The barrier is the
-/// end of the shard, and the snapshot has the last entry of each run.
-async fn take_over_once(
-    journal: &Journal,
-    snapshots: &Snapshots,
-    shard: Shard,
-    claim: u64,
-    unreadable: &AtomicU32,
-) -> Result<Taken, ReadError> {
-    let LogNow { created: log, .. } = journal.now().await?;
-    // From here on no earlier owner carries runs of the shard.
-    let fence = journal.fence(shard, claim).await?;
-    let tip = journal.mark(shard).await?;
-    let (snapshot, stored) = snapshots.read(shard, log, tip).await?;
-    // Without a snapshot the shard is read from the log's beginning, and what is carried before that.
-    let carried = if snapshot.is_some() { Vec::new() } else { journal.carried_runs(shard).await? };
-    let snapshot = snapshot.unwrap_or(Snapshot { log, ..Snapshot::default() });
-    let written = snapshot.through;
-    // A shard without entries since the snapshot is known up to the barrier.
-    let mut through = if journal.first_of_shard(shard, written, tip).await? == tip { tip } else { written };
-    let (erasures, erasures_behind) = (snapshot.erasures, snapshot.erasures_behind);
-    let letters = snapshot.letters.into_iter().map(|(subject, body)| QueuedNotification { subject, body }).collect();
-    let mut log_bytes = snapshot.log_bytes;
-    let mut runs = ReadRuns::default();
-    if unreadable.load(Ordering::Relaxed) < UNREADABLE_MAX {
-        runs.read(journal, snapshot.open, tip).await.inspect_err(|_| {
-            unreadable.fetch_add(1, Ordering::Relaxed);
-        })?;
-    } else {
-        tracing::error!(
-            %shard,
-            "the log's replicas disagree about the entries of an open run: reading the shard from the \
-             log's beginning, which may take minutes. `nats stream info ty-log` shows whether a replica lags"
-        );
-        // All bytes are counted again.
-        (through, log_bytes) = (0, Vec::new());
-        runs.read_carried(journal, journal.carried_runs(shard).await?, (fence, tip)).await?;
-    }
-    runs.read_carried(journal, carried, (fence, tip)).await?;
-    let ReadRuns { open, resting, ended, gone, unread } = runs;
-    Ok(Taken {
-        shard,
-        claim,
-        through,
-        tip,
-        open,
-        resting,
-        ended,
-        gone,
-        unread,
-        erasures,
-        erasures_behind,
-        letters,
-        log_bytes,
-        log,
-        fence,
-        written,
-        stored,
-    })
 }

@@ -408,7 +408,8 @@ impl OwnerTask {
             }
             Applied::Open(open) => open,
         };
-        if let Some(calls) = open.woken.take() {
+        // Others were not counted yet.
+        if let Some(calls) = open.woken.take().filter(|_| leads) {
             self.io.quotas.woken(id, open.known.run.tenant(), calls);
         }
         let mut is_beyond = false;
@@ -495,6 +496,9 @@ impl OwnerTask {
         let open = self.owner.close(id)?;
         self.io.turns.forget_run(&open.known.run);
         self.io.quotas.forget_waiting(&open.known.run);
+        if let Some(calls) = open.woken {
+            self.io.quotas.woken(id, open.known.run.tenant(), calls);
+        }
         self.io.quotas.ended(id, open.known.run.tenant());
         Some(open)
     }

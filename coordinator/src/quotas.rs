@@ -487,12 +487,18 @@ impl Counted {
 
     fn woken(&mut self, run: RunId, name: &TenantId, calls: u32) {
         let Some(tenant) = self.tenants.get_mut(name).filter(|tenant| tenant.resting.runs > 0) else { return };
-        // A recount since then has found it awake.
-        if let Entry::Vacant(place) = tenant.runs.entry(run) {
-            place.insert(Under { calls, admitted: None });
-            let InProgress { runs, calls: resting } = &mut tenant.resting;
-            (*runs, *resting) = (runs.saturating_sub(1), resting.saturating_sub(calls));
+        match tenant.runs.entry(run) {
+            Entry::Vacant(place) => drop(place.insert(Under { calls, admitted: None })),
+            // Calls that are added to it were admitted.
+            Entry::Occupied(mut under) if under.get().admitted.is_some() => {
+                let under = under.get_mut();
+                *under = Under { calls: under.calls.saturating_add(calls), admitted: None };
+            }
+            // A recount has found it awake.
+            Entry::Occupied(_) => return,
         }
+        let InProgress { runs, calls: resting } = &mut tenant.resting;
+        (*runs, *resting) = (runs.saturating_sub(1), resting.saturating_sub(calls));
     }
 
     /// A run that is not opened yet gets another id. If the log shows that run already, it is counted there.
@@ -564,35 +570,4 @@ impl Counted {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_tenants_bytes_are_what_is_stored_here_and_elsewhere_and_was_just_admitted() {
-        let tenant: TenantId = "acme".parse().unwrap();
-        let shared = Limits { shards: 8, of_all: 16, shared: true };
-        let mut counted = Counted::default();
-        counted.others.insert(tenant.clone(), Usage { log_bytes: 300, ..Usage::default() });
-        counted.log.insert(tenant.clone(), LogUse { stored: 400, admitted: 0 });
-        counted.admit_bytes(&tenant, 200, 1000, &shared).expect("900 of 1000");
-        let refused = counted.admit_bytes(&tenant, 101, 1000, &shared).expect_err("1001 of 1000");
-        assert_eq!((refused.what, refused.limit), ("bytes in the log", 1000));
-        assert!(refused.to_string().contains("log_bytes"), "{refused}");
-        counted.admit_bytes(&tenant, 100, 1000, &shared).expect("what is refused takes nothing");
-        let alone = Limits { shards: 8, of_all: 16, shared: false };
-        counted.log.insert(tenant.clone(), LogUse { stored: 400, admitted: 0 });
-        counted.admit_bytes(&tenant, 100, 1000, &alone).expect("half of the shards are ours");
-        counted.admit_bytes(&tenant, 1, 1000, &alone).expect_err("that was our part");
-        assert_eq!(counted.usages()["acme"].log_bytes, 400, "tenants without open runs are reported, too");
-    }
-
-    #[test]
-    fn a_coordinator_that_has_no_shard_yet_admits_the_part_of_one() {
-        let tenant: TenantId = "acme".parse().unwrap();
-        let mut counted = Counted::default();
-        let new = Limits { shards: 0, of_all: 16, shared: false };
-        counted.admit_bytes(&tenant, 62, 1000, &new).expect("a sixteenth");
-        counted.admit_bytes(&tenant, 1, 1000, &new).expect_err("that was the part of a shard");
-        counted.admit_bytes(&tenant, 1, 0, &new).expect_err("a limit of 0 leaves no part");
-    }
-}
+mod tests;

@@ -18,7 +18,7 @@ use run::{
 };
 use toolyard_proto::convert::log::{Dispatch, decode, decode_job, encode};
 use toolyard_proto::convert::object::{ChunkReply, ChunkRequest, Upload};
-use toolyard_proto::convert::snapshot::{OwedErasure, Snapshot};
+use toolyard_proto::convert::snapshot::{Listed, OwedErasure, Snapshot};
 use toolyard_proto::convert::worker::{
     self, Answer, Heartbeat, Question, Stop, Unanswered, UserAnswer, UserQuestion, UserReply, WorkerRequest,
     decode_question, decode_request, encode_question, encode_user_question,
@@ -372,7 +372,8 @@ fn wanted_chunk() -> ChunkRequest {
 
 fn snapshot() -> Snapshot {
     let (log, through) = (1_763_000_000_000_000_000, 12_345);
-    Snapshot { log, through, open: vec![(run_id(), 12_001)], ..Snapshot::default() }
+    let open = vec![Listed { run: run_id(), first: 0, last: 12_001 }];
+    Snapshot { log, through, open, ..Snapshot::default() }
 }
 
 fn snapshot_with_letters() -> Snapshot {

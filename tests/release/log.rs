@@ -167,7 +167,7 @@ async fn until_listed(shards: &Shards, shard: u8, run: &str) {
     let give_up = Instant::now() + PATIENCE;
     loop {
         let snapshot = shards.snapshot(shard).await;
-        if snapshot.is_some_and(|snapshot| snapshot.open.iter().any(|(open, _)| open.to_string() == run)) {
+        if snapshot.is_some_and(|snapshot| snapshot.open.iter().any(|open| open.run.to_string() == run)) {
             return;
         }
         assert!(Instant::now() < give_up, "{run} is listed in the snapshot");

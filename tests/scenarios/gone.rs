@@ -20,7 +20,7 @@ fn shard_of(run: &str) -> u8 {
 async fn until_listed(shards: &Shards, run: &str, listed: bool) {
     let give_up = Instant::now() + PATIENCE;
     let is_listed =
-        |snapshot: proto::convert::snapshot::Snapshot| snapshot.open.iter().any(|(open, _)| open.to_string() == run);
+        |snapshot: proto::convert::snapshot::Snapshot| snapshot.open.iter().any(|open| open.run.to_string() == run);
     while shards.snapshot(shard_of(run)).await.is_some_and(is_listed) != listed {
         assert!(Instant::now() < give_up, "listed in the snapshot: {}", !listed);
         tokio::time::sleep(Duration::from_millis(50)).await;

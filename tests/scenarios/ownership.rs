@@ -313,7 +313,7 @@ async fn taking_over_reads_what_is_open_and_not_what_is_kept() {
     };
     tokio::time::timeout(LEASE * 2, written).await.expect("it is written down");
     let snapshot = shards.snapshot(shard_of(&open[0])).await.expect("the shard has a snapshot");
-    assert!(snapshot.open.iter().any(|(id, _)| id.to_string() == open[0].id), "the open runs are in it");
+    assert!(snapshot.open.iter().any(|listed| listed.run.to_string() == open[0].id), "the open runs are in it");
     assert!(snapshot.open.len() <= 2, "the ended ones are not");
     yard.coordinator.kill().await;
     let next = yard.fixture.coordinator(&yard.broker.url()).await;

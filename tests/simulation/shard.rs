@@ -121,7 +121,8 @@ impl ShardWork {
             _ => {}
         }
         // Nothing is carried here, so runs that have ended are not read again, and may be erased.
-        let open = state.snapshot().filter(|(run, _)| state.half_carried_last(*run).is_none()).collect();
+        let open = state.snapshot().filter(|listed| state.half_carried_last(listed.run).is_none());
+        let open = open.map(|listed| (listed.run, listed.last)).collect();
         let snapshot = Arc::new(Snapshot { through, open, erasures, notifications });
         let revision = (net.flaw != Flaw::UnfencedSnapshot).then_some(self.revision);
         net.send(Node::Broker, Message::WriteSnapshot { token, shard, snapshot, revision });

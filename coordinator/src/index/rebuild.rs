@@ -4,6 +4,7 @@
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
+use futures::{StreamExt as _, TryStreamExt as _, stream};
 use run::{Entry, Run, RunId, Shard, Timestamp};
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
@@ -137,18 +138,28 @@ async fn fold(
         read.map_err(|_| ReadError::new(&"the reader of the log ended"))??;
     }
     carried.retain(|id| !fold.knows(*id));
-    let (mut rest, mut again) = fold.finish();
+    let (mut left, mut again) = fold.finish();
     again.extend(carried);
-    for ids in again.into_iter().collect::<Vec<_>>().chunks(REPLAYS) {
-        let replays = ids.iter().map(|id| replay(&log, *id));
-        rest.extend(futures::future::try_join_all(replays).await?.into_iter().flatten().map(Arc::new));
+    while let Some(some) = next_of(&mut left) {
+        if summaries.send(some).await.is_err() {
+            return Ok(entries);
+        }
     }
-    for some in rest.chunks(WRITE_RUNS) {
-        if summaries.send(some.to_vec()).await.is_err() {
+    let again: Vec<RunId> = again.into_iter().collect();
+    for ids in again.chunks(WRITE_RUNS) {
+        let replays = stream::iter(ids.to_vec()).map(|id| replay(&log, id)).buffer_unordered(REPLAYS);
+        let replayed: Vec<Option<Summary>> = replays.try_collect().await?;
+        if summaries.send(replayed.into_iter().flatten().map(Arc::new).collect()).await.is_err() {
             break;
         }
     }
     Ok(entries)
+}
+
+/// The next summaries that are written together; `None` after the last ones.
+pub(super) fn next_of(left: &mut impl Iterator<Item = Arc<Summary>>) -> Option<Vec<Arc<Summary>>> {
+    let some: Vec<Arc<Summary>> = left.take(WRITE_RUNS).collect();
+    (!some.is_empty()).then_some(some)
 }
 
 /// The runs of a part of the log. Ended runs are removed from it.
@@ -164,26 +175,54 @@ pub(super) struct Fold {
 
 #[derive(Debug)]
 struct Folded {
-    run: Run,
+    state: State,
     sequence: u64,
+}
+
+#[derive(Debug)]
+enum State {
+    Awake(Box<Run>),
+    /// As [`Run::pack`] writes it.
+    Resting(Box<[u8]>),
 }
 
 impl Folded {
     fn new(id: RunId) -> Self {
-        Self { run: Run::new(id), sequence: 0 }
+        Self { state: State::Awake(Box::new(Run::new(id))), sequence: 0 }
     }
 
-    fn apply(&mut self, entry: &Entry) {
-        let mut heard = Vec::new();
-        let had_ended = self.run.status().is_final();
-        self.run.apply(entry, &mut heard);
+    /// Applies an entry. Returns whether the run has ended.
+    fn apply(&mut self, entry: &Entry) -> bool {
+        if let State::Resting(packed) = &self.state
+            && let Some(run) = Run::unpack(packed)
+        {
+            self.state = State::Awake(Box::new(run));
+        }
+        let State::Awake(run) = &mut self.state else { return false };
+        let (mut heard, had_ended) = (Vec::new(), run.status().is_final());
+        run.apply(entry, &mut heard);
         if if had_ended { changes_ended(entry) } else { changes(entry, &heard) } {
             self.sequence = entry.sequence;
         }
+        run.status().is_final()
     }
 
-    fn summary(&self) -> Option<Summary> {
-        self.run.opened_at().map(|_| Summary::of(&self.run, self.sequence))
+    /// Packs the run if it is at rest: a million runs may wait for their clients.
+    fn rest(&mut self, now: Timestamp) {
+        if let State::Awake(run) = &self.state
+            && run.is_at_rest(now)
+            && let Some(packed) = run.pack()
+        {
+            self.state = State::Resting(packed.into_boxed_slice());
+        }
+    }
+
+    fn summary(self) -> Option<Summary> {
+        let run = match self.state {
+            State::Awake(run) => *run,
+            State::Resting(packed) => Run::unpack(&packed)?,
+        };
+        run.opened_at().map(|_| Summary::of(&run, self.sequence))
     }
 }
 
@@ -199,11 +238,12 @@ impl Fold {
             }
             return;
         };
-        folded.apply(entry);
-        if folded.run.status().is_final() {
-            self.ended.extend(folded.summary().map(Arc::new));
-            self.open.remove(&id);
+        if folded.apply(entry) {
+            let folded = self.open.remove(&id);
+            self.ended.extend(folded.and_then(Folded::summary).map(Arc::new));
             self.gone.insert(id);
+        } else {
+            folded.rest(entry.at);
         }
     }
 
@@ -213,10 +253,9 @@ impl Fold {
     }
 
     /// The remaining runs, and those that must be read by themselves.
-    pub(super) fn finish(self) -> (Vec<Arc<Summary>>, HashSet<RunId>) {
-        let Self { open, mut ended, again, gone: _ } = self;
-        ended.extend(open.values().filter_map(Folded::summary).map(Arc::new));
-        (ended, again)
+    pub(super) fn finish(self) -> (impl Iterator<Item = Arc<Summary>>, HashSet<RunId>) {
+        let Self { open, ended, again, gone: _ } = self;
+        (ended.into_iter().chain(open.into_values().filter_map(Folded::summary).map(Arc::new)), again)
     }
 
     /// Whether this part of the log has the run.
@@ -234,7 +273,9 @@ pub(super) async fn replay(log: &Log, id: RunId) -> Result<Option<Summary>, Read
         if page.is_cut {
             return Ok(None);
         }
-        page.entries.iter().for_each(|entry| folded.apply(entry));
+        for entry in &page.entries {
+            folded.apply(entry);
+        }
         if page.last {
             return Ok(folded.summary());
         }

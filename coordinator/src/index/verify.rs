@@ -10,7 +10,7 @@ use tokio::task::JoinSet;
 
 use super::expired::Expired;
 use super::filter::{Coverage, Key};
-use super::rebuild::{Fold, RebuildError, replay};
+use super::rebuild::{Fold, RebuildError, next_of, replay};
 use super::summary::Summary;
 use super::{Index, Watermark};
 use crate::index::redis::Member;
@@ -128,8 +128,10 @@ impl Comparison {
             read.map_err(|_| ReadError::new(&"the reader of the log ended"))??;
         }
         self.find_others(&fold, &shards).await?;
-        let (open, again) = fold.finish();
-        self.compare(&open).await?;
+        let (mut left, again) = fold.finish();
+        while let Some(some) = next_of(&mut left) {
+            self.compare(&some).await?;
+        }
         self.suspects.extend(again.into_iter().map(Suspect::Run));
         Ok(true)
     }

@@ -6,6 +6,7 @@ mod append;
 mod carried;
 mod erase;
 mod gone;
+mod many;
 mod pages;
 mod partitions;
 mod past;
@@ -387,9 +388,14 @@ impl Journal {
         self.patiently("retrying to read a page of the log", read).await.map(|batch| batch.page(after))
     }
 
-    async fn read_once(
+    async fn read_once(&self, filter: &str, after: u64, bounds: (usize, usize)) -> Result<Batch, ReadError> {
+        self.read_of((self.stream, filter), after, bounds).await
+    }
+
+    /// Messages of any stream; those of another one than the log are not decoded.
+    async fn read_of(
         &self,
-        filter: &str,
+        (stream, filter): (&str, &str),
         after: u64,
         (entries_max, bytes_max): (usize, usize),
     ) -> Result<Batch, ReadError> {
@@ -399,7 +405,7 @@ impl Journal {
         let inbox = self.broker.client.new_inbox();
         let unavailable = |error: &dyn std::fmt::Display| ReadError(error.to_string());
         let mut replies = self.broker.client.subscribe(inbox.clone()).await.map_err(|error| unavailable(&error))?;
-        let subject = format!("$JS.API.DIRECT.GET.{}", self.stream);
+        let subject = format!("$JS.API.DIRECT.GET.{stream}");
         let published = self.broker.client.publish_with_reply(subject, inbox, request.to_string().into()).await;
         published.map_err(|error| unavailable(&error))?;
         let mut batch = Batch { messages: Vec::new(), last: false };
@@ -429,7 +435,9 @@ impl Journal {
             let message = StreamMessage::try_from(reply).map_err(|error| unavailable(&error))?;
             let at = millis(message.time.unix_timestamp_nanos());
             let bytes = counted_bytes(u32::try_from(message.payload.len()).unwrap_or(u32::MAX));
-            let what = decode(&message.subject, message.payload.clone(), message.sequence, at);
+            let is_log = stream == self.stream;
+            let entry = || decode(&message.subject, message.payload.clone(), message.sequence, at);
+            let what = if is_log { entry() } else { Decoded::Stray };
             let (sequence, subject, payload) = (message.sequence, message.subject.to_string(), message.payload);
             batch.messages.push(Stored { sequence, subject, bytes, what, at, payload });
         }

@@ -203,13 +203,16 @@ fn part(shard: Shard, nonce: u64, index: u32) -> String {
 #[cfg(test)]
 mod tests {
     use nats::Credentials;
+    use owner::Listed;
     use run::RunId;
 
     use super::*;
     use crate::nats::setup::LogOptions;
 
     fn of(runs: u64) -> Snapshot {
-        let open = (0..runs).map(|last| (RunId::new(Shard(3), uuid::Uuid::now_v7()), last)).collect();
+        let open = (0..runs)
+            .map(|last| Listed { run: RunId::new(Shard(3), uuid::Uuid::now_v7()), first: last, last })
+            .collect();
         Snapshot { log: 7, through: runs, open, ..Snapshot::default() }
     }
 

@@ -37,14 +37,16 @@ impl OwnerTask {
         if self.census.is_none() && self.census_due <= now {
             self.census_due = now + PERIOD;
             let leading = self.owner.shards().iter().filter(|shard| shard.phase().leads());
-            let left = leading.flat_map(|shard| shard.awake()).map(|(id, _)| id).collect();
-            self.census = Some(Census { began: now, next: now, left, tallies: Tallies::default() });
+            let (mut left, mut tallies) = (Vec::new(), Tallies::default());
+            for shard in leading {
+                left.extend(shard.awake().map(|(id, _)| id));
+                tallies.note_resting(shard.resting().waiting());
+            }
+            self.census = Some(Census { began: now, next: now, left, tallies });
         }
         let Some(mut census) = self.census.take_if(|census| census.next <= now) else { return };
         self.check_some(&mut census, now);
         if census.left.is_empty() {
-            let leading = self.owner.shards().iter().filter(|shard| shard.phase().leads());
-            leading.for_each(|shard| census.tallies.note_resting(shard.resting().waiting()));
             let registry = Arc::clone(&self.io.registry.borrow());
             self.tell_tallies(&census.tallies, &registry);
             self.owner.handle_all_checked(census.began.elapsed());
@@ -59,8 +61,7 @@ impl OwnerTask {
         let now = ::nats::now();
         while let Some(id) = census.left.pop() {
             self.owner.check_workers(id, now, &world);
-            if !self.owner.let_rest(id, now)
-                && leads(&self.owner, id.shard())
+            if leads(&self.owner, id.shard())
                 && let Some(known) = self.owner.run(id)
             {
                 for call in known.run.calls() {
@@ -68,6 +69,7 @@ impl OwnerTask {
                     census.tallies.note(&known.run, (call, in_turn), world.workers());
                 }
             }
+            self.owner.let_rest(id, now);
             if began.elapsed() >= STEP {
                 break;
             }

@@ -123,6 +123,8 @@ impl Owner {
         state.phase = Phase::Replaying { claim, tip };
         state.applied = through;
         state.runs = open.into_iter().map(|known| (known.run.id(), OpenRun::new(known, now))).collect();
+        let timers = resting.heads().filter_map(|(id, head)| Some((head.timer?, id)));
+        self.timers.extend(timers);
         state.resting = resting;
         state.half_carried = ended.iter().filter_map(|known| Some((known.run.id(), HalfCarried::of(known)?))).collect();
         state.unread = Unread::of(unread, now);
@@ -297,11 +299,9 @@ impl Owner {
         }
     }
 
-    /// Checks all open runs of a shard.
+    /// Checks all open runs of a shard that are not at rest.
     pub fn check_shard(&mut self, shard: Shard, now: Timestamp, world: &impl World) {
-        let Some(state) = self.shards.get(usize::from(shard.0)).filter(|state| state.phase.leads()) else { return };
-        let timers = state.resting.heads().filter_map(|(id, head)| Some((head.timer?, id)));
-        self.timers.extend(timers);
+        let Some(state) = self.shard(shard) else { return };
         for id in state.runs.keys().copied().collect::<Vec<_>>() {
             self.check_run(id, now, world);
         }

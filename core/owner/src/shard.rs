@@ -77,6 +77,17 @@ pub struct Takeover {
     pub unread: Vec<(RunId, u64)>,
 }
 
+/// A run that a snapshot lists.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Listed {
+    pub run: RunId,
+    /// Its first entry, if none of it is carried beside the log as far as the owner knows; otherwise 0. Also 0 if the
+    /// owner could not read its opening or an entry of a call.
+    pub first: u64,
+    /// Its last entry.
+    pub last: u64,
+}
+
 /// An open run that is not packed.
 #[derive(Debug, Clone)]
 pub struct OpenRun {
@@ -231,13 +242,18 @@ impl ShardState {
         self.unread.contains(id)
     }
 
-    /// The content of a snapshot: the runs that the next owner must read, each with its last entry. Ended runs are left
-    /// out, and entries behind [`Self::applied`] follow from the log.
-    pub fn snapshot(&self) -> impl Iterator<Item = (RunId, u64)> {
-        let awake = self.runs.iter().map(|(id, open)| (*id, open.known.last));
-        let open = awake.chain(self.resting.heads().map(|(id, head)| (id, head.last)));
+    /// The content of a snapshot: the runs that the next owner must read. Ended runs are left out, and entries behind
+    /// [`Self::applied`] follow from the log.
+    pub fn snapshot(&self) -> impl Iterator<Item = Listed> {
+        let awake = self.runs.iter().map(|(run, OpenRun { known, .. })| {
+            let first = if known.carried == 0 && known.is_all_read() { known.first } else { 0 };
+            Listed { run: *run, first, last: known.last }
+        });
+        let resting =
+            self.resting.heads().map(|(run, head)| Listed { run, first: head.first_in_log(), last: head.last });
         let ended = self.half_carried.iter().map(|(id, run)| (*id, run.last));
-        open.chain(ended).chain(self.unread.list())
+        let others = ended.chain(self.unread.list()).map(|(run, last)| Listed { run, first: 0, last });
+        awake.chain(resting).chain(others)
     }
 
     /// The runs whose entries are to be carried, so that the log need not keep entries before `before`, the ones that

@@ -26,11 +26,13 @@ impl Run {
             && self.outstanding(now).is_empty()
     }
 
-    /// The state as bytes, which [`Self::unpack`] reads. They are for the memory of this process only: another release
-    /// may not understand them.
+    /// The state as bytes, which [`Self::unpack`] reads; `None` if that would not give the same state, as nothing else
+    /// may have it. They are for the memory of this process only: another release may not understand them.
     #[must_use]
     pub fn pack(&self) -> Option<Vec<u8>> {
-        postcard::to_allocvec(self).ok()
+        let packed = postcard::to_allocvec(self).ok().filter(|packed| Self::unpack(packed).as_ref() == Some(self));
+        debug_assert!(packed.is_some(), "a run that is packed differs: {self:?}");
+        packed
     }
 
     /// The state that [`Self::pack`] wrote.

@@ -1,6 +1,7 @@
 //! Snapshots of a shard: the state that an owner stores for the next owner.
 
 use bytes::Bytes;
+pub use owner::Listed;
 pub use owner::erasure::OwedErasure;
 use prost::Message as _;
 use run::{RunId, Shard, TenantId, Timestamp};
@@ -20,9 +21,9 @@ pub struct Snapshot {
     pub log: u64,
     /// The owner had applied the shard's entries up to this position.
     pub through: u64,
-    /// The runs that were open at that position, each with the sequence of its last entry. A reader uses the sequence
-    /// to check that no entry is missing, because any node of the broker may serve the read.
-    pub open: Vec<(RunId, u64)>,
+    /// The runs that were open at that position. A reader uses their last entries to check that no entry is missing,
+    /// because any node of the broker may serve the read.
+    pub open: Vec<Listed>,
     /// Ended runs that are to be erased. Once an erasure has begun, this is the only record of it.
     pub erasures: Vec<OwedErasure>,
     /// The first log entry with an erasure request that did not fit among the erasures; 0 if all did.
@@ -83,9 +84,11 @@ impl Parts {
 impl Snapshot {
     #[must_use]
     pub fn encode(&self) -> Bytes {
-        let known = self.open.iter().filter_map(|(id, last)| Some((uuid_of(id)?, *last)));
-        let (open, last): (Vec<[u8; UUID_BYTES]>, Vec<u64>) = known.map(|(id, last)| (id.into_bytes(), last)).unzip();
-        let open = open.concat().into();
+        let open = self.open.iter().flat_map(|listed| listed.run.uuid().into_bytes()).collect::<Vec<u8>>().into();
+        let (last, mut spans): (_, Vec<u64>) = self.open.iter().map(|listed| (listed.last, span_of(listed))).unzip();
+        if spans.iter().all(|span| *span == 0) {
+            spans.clear();
+        }
         let erasures = self.erasures.iter().filter_map(owed_out).collect();
         let letter = |(subject, body): &(String, Bytes)| wire::Letter { subject: subject.clone(), body: body.clone() };
         let letters = self.letters.iter().map(letter).collect();
@@ -103,6 +106,7 @@ impl Snapshot {
             through,
             open,
             last,
+            spans,
             erasures,
             letters,
             tenant_bytes,
@@ -123,7 +127,12 @@ impl Snapshot {
         if ids.len() != wire.last.len() {
             return Err(InvalidMessage::Missing("the last entry of an open run"));
         }
-        let open = ids.zip(wire.last).map(|(bytes, last)| Ok((id_of(bytes, shard)?, last)));
+        let spans = wire.spans.into_iter().chain(std::iter::repeat(0));
+        let listed = ids.zip(wire.last).zip(spans);
+        let open = listed.map(|((bytes, last), span)| {
+            let first = if span == 0 { 0 } else { last.saturating_sub(span - 1) };
+            Ok(Listed { run: id_of(bytes, shard)?, first, last })
+        });
         let open = open.collect::<Result<_, InvalidMessage>>()?;
         let erasures = wire.erasures.iter().map(|owed| owed_in(owed, shard)).collect::<Result<_, _>>()?;
         let letters = wire.letters.into_iter().map(|letter| (letter.subject, letter.body)).collect();
@@ -203,7 +212,7 @@ fn begins(of: &wire::TenantBytes) -> Vec<Timestamp> {
 
 fn owed_out(owed: &OwedErasure) -> Option<wire::OwedErasure> {
     Some(wire::OwedErasure {
-        run: Bytes::copy_from_slice(uuid_of(&owed.run)?.as_bytes()),
+        run: Bytes::copy_from_slice(owed.run.uuid().as_bytes()),
         due_ms: owed.due.0,
         through: owed.through,
         request: owed.request.map(|digest| Bytes::copy_from_slice(&digest)).unwrap_or_default(),
@@ -230,10 +239,9 @@ fn id_of(bytes: &[u8], shard: Shard) -> Result<RunId, InvalidMessage> {
     uuid.map(|uuid| RunId::new(shard, uuid)).ok_or(InvalidMessage::Missing("the id of a run"))
 }
 
-/// The part of a run's id without its shard.
-fn uuid_of(id: &RunId) -> Option<Uuid> {
-    let text = id.to_string();
-    Uuid::try_parse(text.rsplit('_').next()?).ok()
+/// How far before its last entry the first entry of a run is, and one more; 0 if that is not known.
+fn span_of(listed: &Listed) -> u64 {
+    if listed.first == 0 { 0 } else { listed.last.saturating_sub(listed.first) + 1 }
 }
 
 #[cfg(test)]
@@ -242,10 +250,14 @@ mod tests {
 
     #[test]
     fn a_snapshot_comes_back_as_it_was_at_some_twenty_bytes_a_run() {
-        let open = (0..1000).map(|last| (RunId::new(Shard(7), Uuid::now_v7()), 123_455_000 + last)).collect();
+        let listed = |number: u64| {
+            let (last, run) = (123_455_000 + number, RunId::new(Shard(7), Uuid::now_v7()));
+            Listed { run, first: if number.is_multiple_of(2) { last - number % 7 } else { 0 }, last }
+        };
+        let open = (0..1000).map(listed).collect();
         let snapshot = Snapshot { log: 1_763_000_000_000_000_000, through: 123_456_789, open, ..Snapshot::default() };
         let encoded = snapshot.encode();
-        assert!(encoded.len() <= 20 * 1000 + 32, "{}", encoded.len());
+        assert!(encoded.len() <= 21 * 1000 + 32, "{}", encoded.len());
         assert_eq!(Snapshot::decode(encoded, Shard(7)).expect("it is one"), snapshot);
     }
 
@@ -288,7 +300,7 @@ mod tests {
 
     #[test]
     fn a_snapshot_that_was_cut_off_is_refused() {
-        let open = vec![(RunId::new(Shard(7), Uuid::now_v7()), 2)];
+        let open = vec![Listed { run: RunId::new(Shard(7), Uuid::now_v7()), first: 1, last: 2 }];
         let wire = wire::ShardSnapshot::decode(Snapshot { log: 1, through: 2, open, ..Snapshot::default() }.encode())
             .expect("it is one");
         let cut = wire::ShardSnapshot { open: wire.open.slice(..15), ..wire.clone() };

@@ -349,7 +349,7 @@ impl Journal {
 }
 
 /// The messages of a part after an entry.
-fn messages(run: RunId, part: CarriedPart, after: u64) -> Vec<Stored> {
+pub(super) fn messages(run: RunId, part: CarriedPart, after: u64) -> Vec<Stored> {
     let later = part.entries.into_iter().filter(|entry| entry.sequence > after).collect();
     Batch::of_past(run, later).messages
 }

@@ -442,7 +442,7 @@ struct Failed {
 
 impl Journal {
     /// Whether the log has this entry, according to its leader.
-    async fn holds(&self, sequence: u64) -> Result<bool, ReadError> {
+    pub(super) async fn holds(&self, sequence: u64) -> Result<bool, ReadError> {
         let stream = self.broker.patient.get_stream_no_info(self.stream).await;
         match stream.map_err(|error| ReadError::new(&error))?.get_raw_message(sequence).await {
             Ok(_) => Ok(true),

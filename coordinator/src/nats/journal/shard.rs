@@ -9,6 +9,7 @@ use proto::subject::{self, Subject};
 use run::{RunId, Shard, Timestamp};
 use tokio::time::Instant;
 
+use super::pages::Batch;
 use super::{Decoded, Journal, LAG_PAUSE, READ_PATIENCE, ReadError, Stored};
 
 /// Messages and bytes that are read in one go. The bytes are in memory for each shard of a coordinator.
@@ -37,6 +38,12 @@ pub(crate) struct Whole {
 impl OfShard {
     pub(crate) fn ids(&self) -> Vec<RunId> {
         self.runs.keys().copied().collect()
+    }
+
+    /// Applies the messages of a run up to its entry `last`.
+    pub(super) fn apply_to(&mut self, id: RunId, last: u64, known: &mut Known) {
+        let messages = self.runs.remove(&id).unwrap_or_default();
+        Batch { messages, last: false }.page(known.last).apply_through(last, known);
     }
 
     /// The run, if the part has all of its messages up to the end of the part: it begins with the opening.
@@ -68,7 +75,8 @@ impl Journal {
         let mut part = OfShard { through: after, ..OfShard::default() };
         let (filter, began, mut is_marked) = (subject::of_shard(shard), Instant::now(), false);
         while part.through == after && after < needed {
-            let read = || self.read_once(&filter, after, (MESSAGES_MAX, BYTES_MAX));
+            let wanted = usize::try_from(needed - after).unwrap_or(usize::MAX).min(MESSAGES_MAX);
+            let read = || self.read_once(&filter, after, (wanted, BYTES_MAX));
             for message in self.patiently("retrying to read a shard of the log", read).await?.messages {
                 if message.sequence > needed {
                     part.through = needed;

@@ -85,11 +85,47 @@ fn the_next_owner_packs_what_it_reads_and_keeps_its_deadlines_until_it_loses_the
     story.owner.handle_claimed(SHARD, 1);
     let taken = Takeover { claim: 1, through: 4, tip: 4, resting, ..Takeover::default() };
     assert!(story.owner.handle_taken(SHARD, taken, START) && story.owner.begin_to_lead(SHARD));
-    assert_eq!((shard(&story).open_len(), shard(&story).snapshot().collect::<Vec<_>>()), (1, vec![(run_id(1), 4)]));
+    assert_eq!(
+        (shard(&story).open_len(), shard(&story).snapshot().collect::<Vec<_>>()),
+        (1, vec![Listed { run: run_id(1), first: 4, last: 4 }])
+    );
     story.owner.check_shard(SHARD, START, &story.world);
     assert_eq!(story.owner.poll_timeout(), Some(START.after(Duration::from_secs(600))));
     story.owner.handle_lost(SHARD);
     assert_eq!(story.owner.poll_timeout(), None);
+}
+
+#[test]
+fn the_deadline_of_a_run_is_kept_that_was_packed_at_the_takeover_and_unpacked_before_its_end() {
+    let mut known = Known::new(run_id(1));
+    let events = vec![opening(vec![for_client("a"), for_client("b")])];
+    known.apply(&Entry { sequence: 4, at: START, not_after: None, hooked: false, events }, &mut Vec::new());
+    let mut resting = Resting::default();
+    assert!(resting.take(&OpenRun::new(known, START), START));
+    let mut story = Story { sequence: 4, ..Story::without_shard() };
+    story.owner.handle_claimed(SHARD, 1);
+    let taken = Takeover { claim: 1, through: 4, tip: 5, resting, ..Takeover::default() };
+    assert!(story.owner.handle_taken(SHARD, taken, START) && !story.owner.begin_to_lead(SHARD));
+    story.log(run_id(1), vec![answered(0)]);
+    assert!(story.owner.begin_to_lead(SHARD));
+    story.owner.check_shard(SHARD, START, &story.world);
+    story.check_workers();
+    assert!(is_packed(&story, run_id(1)));
+    assert_eq!(story.owner.poll_timeout(), Some(START.after(Duration::from_secs(600))));
+    let expired = Event::CallExpired { call: CallIndex(1), deadline: DeadlineKind::Client };
+    assert_eq!(appended(&story.wait(600)), [&expired]);
+}
+
+#[test]
+fn a_run_that_is_read_twice_counts_once() {
+    let mut resting = Resting::default();
+    for _ in 0..2 {
+        let mut known = Known::new(run_id(1));
+        let events = vec![opening(vec![for_client("a")])];
+        known.apply(&Entry { sequence: 4, at: START, not_after: None, hooked: false, events }, &mut Vec::new());
+        assert!(resting.take(&OpenRun::new(known, START), START));
+    }
+    assert_eq!((resting.len(), resting.waiting().client_calls), (1, 1));
 }
 
 #[test]

@@ -55,7 +55,8 @@ fn a_snapshot_has_the_open_runs_and_those_of_newer_releases_with_their_last_entr
     story.log(run_id(2), vec![opening(Vec::new()), Event::RunClosed]);
     story.log(run_id(1), vec![Event::CallDispatched { call: CALL, pool: pool() }]);
     let snapshot: Vec<_> = story.owner.shard(SHARD).expect("the only one").snapshot().collect();
-    assert_eq!(snapshot, [(run_id(1), 3), (run_id(9), 3)], "the run without calls has ended");
+    let listed = |run, first| Listed { run, first, last: 3 };
+    assert_eq!(snapshot, [listed(run_id(1), 1), listed(run_id(9), 0)], "the run without calls has ended");
     let state = story.owner.shard(SHARD).expect("the only one");
     assert!(state.recent_run(run_id(2)).is_some(), "it is kept for the command that ended it");
 }
@@ -171,7 +172,7 @@ fn a_run_whose_beginning_may_be_carried_is_carried_whole_once_it_ends_by_the_nex
     );
     assert_eq!(
         (shard(&story).needed_from(story.now), shard(&story).snapshot().collect::<Vec<_>>()),
-        (1, vec![(old, 3)])
+        (1, vec![Listed { run: old, first: 0, last: 3 }])
     );
     // The next owner reads it because it is in the snapshot.
     let ends = Entry {

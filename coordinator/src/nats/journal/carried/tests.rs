@@ -1,6 +1,9 @@
 //! Carrying with a real broker.
 
-use owner::Expected;
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use owner::{Expected, Listed};
 use proto::subject::{Subject, SubjectKind};
 use run::{CallIndex, Event, Partition, RunOpened};
 
@@ -247,4 +250,74 @@ async fn nothing_stays_carried_of_a_run_that_ended_and_cannot_be_carried_whole()
             assert!(carried.is_err() && journal.carried_to(run).await.expect("it is known") > 0);
         }
     }
+}
+
+fn listed(run: RunId, places: &[u64]) -> Listed {
+    Listed { run, first: places[0], last: places[places.len() - 1] }
+}
+
+/// The run at an entry, read alone.
+async fn alone(journal: &Journal, run: RunId, last: u64) -> (Arc<run::Run>, u64, u64) {
+    let known = journal.known_through(run, last).await.expect("it can be read");
+    (known.run, known.first, known.last)
+}
+
+#[tokio::test]
+async fn runs_that_are_read_together_are_as_each_read_alone_or_left_out() {
+    let (_server, journal) = journal().await;
+    let (one, two, other) = (fresh(), fresh(), fresh());
+    open(&journal, other).await;
+    let mut of_one = vec![open(&journal, one).await];
+    let mut of_two = vec![open(&journal, two).await];
+    add(&journal, one, &mut of_one, 3).await;
+    add(&journal, two, &mut of_two, 2).await;
+    add(&journal, one, &mut of_one, 1).await;
+    // The last entry of one of them follows the snapshot that lists it.
+    let runs = [listed(one, &of_one[..4]), listed(two, &of_two)];
+    let mut read = journal.together(SHARD, &runs).await.expect("they can be read");
+    read.sort_by_key(|known| known.first);
+    for (known, listed) in read.iter().zip(&runs) {
+        let is = (Arc::clone(&known.run), known.first, known.last);
+        assert_eq!(is, alone(&journal, listed.run, listed.last).await);
+    }
+    assert_eq!(read.len(), 2);
+    let wrong = [Listed { first: of_one[0] - 1, ..runs[0] }, runs[1]];
+    assert!(
+        journal.together(SHARD, &wrong).await.expect("they can be read").is_empty(),
+        "the first entry is not there"
+    );
+    let lacks = [runs[0], Listed { last: of_two[2] + 1, ..runs[1] }];
+    let read = journal.together(SHARD, &lacks).await.expect("they can be read");
+    assert_eq!(read.iter().map(|known| known.run.id()).collect::<Vec<_>>(), [one]);
+    drop_before(&journal, of_one[0] + 1).await;
+    assert!(
+        journal.together(SHARD, &runs).await.expect("they can be read").is_empty(),
+        "the log has lost its beginning"
+    );
+}
+
+#[tokio::test]
+async fn runs_that_are_carried_whole_are_read_together_and_those_that_went_on_are_left() {
+    let (_server, journal) = journal().await;
+    let fence = journal.fence(SHARD, 1).await.expect("it is written");
+    let (mut wanted, mut expected) = (HashMap::new(), Vec::new());
+    for number in 0..5 {
+        let run = old();
+        let mut places = vec![open(&journal, run).await];
+        journal.carry(order(run, fence), ALL).await.expect("it is carried");
+        add(&journal, run, &mut places, number).await;
+        if number < 4 {
+            // Its part grows, and thereby moves behind the others.
+            journal.carry(order(run, fence), ALL).await.expect("it is carried");
+            expected.push((alone(&journal, run, places[places.len() - 1]).await, places[places.len() - 1]));
+        }
+        wanted.insert(run, Listed { first: 0, ..listed(run, &places) });
+    }
+    let in_log = wanted.values().map(|listed| listed.last).max().expect("some");
+    let mut read = Vec::new();
+    journal.carried_together(SHARD, &mut wanted, |known| read.push(known)).await.expect("they can be read");
+    read.sort_by_key(|known| known.first);
+    let read: Vec<_> = read.into_iter().map(|known| ((known.run, known.first, known.last), known.carried)).collect();
+    assert_eq!(read, expected);
+    assert_eq!(wanted.values().map(|listed| listed.last).collect::<Vec<_>>(), [in_log], "the log has the rest of it");
 }

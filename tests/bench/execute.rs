@@ -58,7 +58,7 @@ pub(crate) struct Looked {
 
 impl Looked {
     /// The environments of coordinators and of workers.
-    fn environments(&self) -> [Vec<(&'static str, String)>; 2] {
+    pub(crate) fn environments(&self) -> [Vec<(&'static str, String)>; 2] {
         [0, 1].map(|of| {
             let admin = self.admin.map(|admin| ("TOOLYARD_ADMIN_LISTEN", admin[of].address().to_string()));
             let collector = self.collector.iter().flat_map(|url| {
@@ -95,12 +95,17 @@ impl Yard {
     }
 
     pub(crate) async fn start_looked_at(fleet: Fleet, looked: &Looked) -> anyhow::Result<Self> {
+        Self::start_with(fleet, looked, if fleet.has_short_log { &roles::SHORT_LOG } else { &[] }).await
+    }
+
+    /// With further arguments of the coordinators.
+    pub(crate) async fn start_with(fleet: Fleet, looked: &Looked, more: &[&str]) -> anyhow::Result<Self> {
         let [of_coordinators, of_workers] = looked.environments();
         let options = local::BrokerOptions { monitored: true, ..local::BrokerOptions::default() };
         let broker = local::Broker::start(options, |line| eprintln!("{line}")).await?;
         let (mut coordinators, mut workers, mut clients) = (Vec::new(), Vec::new(), Vec::new());
-        let (url, log) = (broker.url(), if fleet.has_short_log { &roles::SHORT_LOG[..] } else { &[] });
-        let arguments = [&["coordinator", &url][..], log].concat();
+        let url = broker.url();
+        let arguments = [&["coordinator", &url], more].concat();
         for _ in 0..fleet.coordinators {
             coordinators.push(roles::start(&arguments, &of_coordinators).await?);
         }

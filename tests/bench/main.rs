@@ -20,6 +20,7 @@ mod mcp;
 mod measure;
 mod memory;
 mod open;
+mod parked;
 mod partitions;
 mod peers;
 mod probe;
@@ -85,6 +86,9 @@ struct Arguments {
     /// Runs in the section of the index. A million take some minutes.
     #[arg(long, default_value_t = 50_000)]
     index_runs: u32,
+    /// Runs that wait, in the section of parked runs. A million take half an hour.
+    #[arg(long, default_value_t = 20_000)]
+    parked_runs: u32,
     #[command(flatten)]
     steady: steady::Load,
     #[command(flatten)]
@@ -106,6 +110,8 @@ enum Section {
     Readers,
     /// 10,000 calls that wait for their client, and the memory of each process.
     Open,
+    /// Runs that wait for days: memory, carrying, taking them over.
+    Parked,
     /// How long a killed coordinator is missed.
     Takeover,
     /// The first chunk by server-sent events, and 5,000 readers of a run that waits.
@@ -229,6 +235,9 @@ async fn measure_all(arguments: &Arguments) -> anyhow::Result<()> {
     }
     if wanted(Section::Open) {
         open::measure(effort, &mut results).await?;
+    }
+    if wanted(Section::Parked) {
+        parked::measure(effort, arguments.parked_runs, &mut results).await?;
     }
     if wanted(Section::Takeover) {
         takeover::measure(effort, &mut results).await?;

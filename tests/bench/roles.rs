@@ -23,6 +23,9 @@ pub(crate) enum Role {
         /// The part of the log that runs which have ended may take.
         #[arg(long, default_value_t = coordinator::Tail::default().percent)]
         tail_percent: u8,
+        /// The longest time for which the log keeps runs that have ended.
+        #[arg(long)]
+        tail_age_s: Option<u64>,
         #[arg(long, default_value = "dev")]
         durability: coordinator::Durability,
     },
@@ -81,9 +84,9 @@ pub(crate) async fn serve(role: Role) -> anyhow::Result<()> {
     let stop = CancellationToken::new();
     let admin = std::env::var("TOOLYARD_ADMIN_LISTEN").ok().map(|address| address.parse()).transpose()?;
     match role {
-        Role::Coordinator { nats_url, log_max_bytes, tail_percent, durability } => {
+        Role::Coordinator { nats_url, log_max_bytes, tail_percent, tail_age_s, durability } => {
             let listen = ([127, 0, 0, 1], 0).into();
-            let tail = coordinator::Tail { percent: tail_percent, ..coordinator::Tail::default() };
+            let tail = coordinator::Tail { percent: tail_percent, age: tail_age_s.map(Duration::from_secs) };
             let bytes_max = log_max_bytes;
             let log = coordinator::LogOptions { durability, bytes_max, tail, ..coordinator::LogOptions::default() };
             let redis_url = std::env::var("TOOLYARD_REDIS_URL").ok();

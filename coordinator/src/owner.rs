@@ -408,10 +408,7 @@ impl OwnerTask {
             }
             Applied::Open(open) => open,
         };
-        // Others were not counted yet.
-        if let Some(calls) = open.woken.take().filter(|_| leads) {
-            self.io.quotas.woken(id, open.known.run.tenant(), calls);
-        }
+        see_woken(&self.io.quotas, open, leads);
         let mut is_beyond = false;
         if self.io.quotas.counts_log()
             && let Some(tenant) = open.known.run.tenant()
@@ -493,12 +490,10 @@ impl OwnerTask {
 
     /// Closes a run that is not open any more.
     fn close(&mut self, id: RunId) -> Option<OpenRun> {
-        let open = self.owner.close(id)?;
+        let mut open = self.owner.close(id)?;
         self.io.turns.forget_run(&open.known.run);
         self.io.quotas.forget_waiting(&open.known.run);
-        if let Some(calls) = open.woken {
-            self.io.quotas.woken(id, open.known.run.tenant(), calls);
-        }
+        see_woken(&self.io.quotas, &mut open, true);
         self.io.quotas.ended(id, open.known.run.tenant());
         Some(open)
     }
@@ -511,6 +506,13 @@ fn leads(owner: &Owner, shard: Shard) -> bool {
 /// The claim by which the shard is ours.
 fn claim(owner: &Owner, shard: Shard) -> Option<u64> {
     owner.shard(shard).and_then(|shard| shard.phase().claim())
+}
+
+/// Tells the quotas once that a run is not at rest any more. They count runs of shards for which the owner acts.
+fn see_woken(quotas: &Quotas, open: &mut OpenRun, is_counted: bool) {
+    if let Some(calls) = open.woken.take().filter(|_| is_counted) {
+        quotas.woken(open.known.run.id(), open.known.run.tenant(), calls);
+    }
 }
 
 /// Counts the calls that an entry accepted or ended, for the metrics.

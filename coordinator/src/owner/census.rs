@@ -1,7 +1,7 @@
 //! Checks all open calls of our shards once a second, except those of runs at rest: whether their worker is lost or
-//! their pool has none, whether their job was delivered but not started, and, for the metrics, the reason for which they
-//! wait. A step takes half a millisecond. Entries and requests are processed between the steps, so they do not wait
-//! until a hundred thousand calls are checked.
+//! their pool has none, whether their job was delivered but not started, and, for the metrics, the reason for which
+//! they wait. A step takes half a millisecond. Entries and requests are processed between the steps, so they do not
+//! wait until a hundred thousand calls are checked.
 
 use std::sync::Arc;
 use std::time::Duration;

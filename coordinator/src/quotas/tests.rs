@@ -1,3 +1,5 @@
+//! Counting, without a broker.
+
 use super::*;
 
 #[test]

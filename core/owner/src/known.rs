@@ -45,7 +45,7 @@ impl Expected {
     }
 }
 
-/// The first entry of a run that is not carried, of those from the first to the last; `u64::MAX` if there is none.
+/// The first entry that is not carried, of a run with entries from the first to the last; `u64::MAX` if there is none.
 pub(crate) fn uncarried_from((first, last): (u64, u64), carried: u64) -> u64 {
     match carried {
         0 => first,
@@ -67,7 +67,7 @@ impl Known {
         Self::at(Run::new(id), (0, 0), 0)
     }
 
-    /// A run of which all entries could be understood, from the first to the last.
+    /// A run all of whose entries could be understood, from the first to the last.
     pub(crate) fn at(run: Run, (first, last): (u64, u64), carried: u64) -> Self {
         Self { run: Arc::new(run), first, last, carried, unread: Vec::new(), is_past: false }
     }

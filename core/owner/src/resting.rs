@@ -1,4 +1,5 @@
-//! Open runs at rest ([`Run::is_at_rest`]), packed. An entry, a timer or a check unpacks one; to read its state does not.
+//! Open runs at rest ([`Run::is_at_rest`]), packed. An entry, a timer or a check unpacks one; reading its state does
+//! not.
 
 use std::collections::BTreeMap;
 

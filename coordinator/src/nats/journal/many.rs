@@ -1,6 +1,6 @@
-//! Reads many runs of a shard in a few requests, at a takeover. A run that is read alone takes two requests or more, and
-//! a shard may have a hundred thousand runs that wait for weeks. What is read here is complete or left out: the caller
-//! reads the rest run by run.
+//! Reads many runs of a shard in a few requests, at a takeover. A run that is read alone takes two requests or more,
+//! and a shard may have a hundred thousand runs that wait for weeks. What is read here is complete or left out: the
+//! caller reads the rest run by run.
 
 use std::collections::HashMap;
 
@@ -22,8 +22,8 @@ const SMALL_BYTES: usize = 64 * 1024;
 const RUNS_PER_PAGE: usize = 16;
 
 impl Journal {
-    /// Runs whose entries lie close together in the log, those up to the last one that each is listed with. In the order
-    /// of their first entries.
+    /// Reads runs whose entries lie close together in the log, each up to the last entry that it is listed with. They
+    /// are given in the order of their first entries.
     pub(crate) async fn together(&self, shard: Shard, runs: &[Listed]) -> Result<Vec<Known>, ReadError> {
         let (Some(first), Some(last)) = (runs.first(), runs.iter().map(|run| run.last).max()) else {
             return Ok(Vec::new());

@@ -45,7 +45,7 @@ pub(crate) async fn measure(effort: Effort, runs: u32, results: &mut Results) ->
 
     eprintln!("parked: opening {runs} runs");
     yard.make_way_for(IN_FLIGHT);
-    let (sender, mut opened) = tokio::sync::mpsc::unbounded_channel();
+    let (sender, mut opened) = tokio::sync::mpsc::channel(usize::try_from(runs)?);
     let opened_per_s = each(IN_FLIGHT, 0..runs, |number| {
         let (mut client, sender) = (yard.client(), sender.clone());
         async move {
@@ -54,7 +54,7 @@ pub(crate) async fn measure(effort: Effort, runs: u32, results: &mut Results) ->
             let timeout = Some(prost_types::Duration { seconds: TIMEOUT_S, nanos: 0 });
             let request = v1::CreateRunRequest { calls, timeout, ..v1::CreateRunRequest::default() };
             let run = client.create_run(request).await?.into_inner().run.context("the run")?;
-            Ok(sender.send(run.run_id)?)
+            Ok(sender.send(run.run_id).await?)
         }
     });
     let opened_per_s = opened_per_s.await?;

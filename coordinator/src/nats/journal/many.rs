@@ -22,8 +22,8 @@ const SMALL_BYTES: usize = 64 * 1024;
 const RUNS_PER_PAGE: usize = 16;
 
 impl Journal {
-    /// Reads runs whose entries lie close together in the log, each up to the last entry that it is listed with. They
-    /// are given in the order of their first entries.
+    /// Reads runs whose entries lie close together in the log, each up to the last entry that it is listed with. `runs`
+    /// is in the order of their first entries.
     pub(crate) async fn together(&self, shard: Shard, runs: &[Listed]) -> Result<Vec<Known>, ReadError> {
         let (Some(first), Some(last)) = (runs.first(), runs.iter().map(|run| run.last).max()) else {
             return Ok(Vec::new());

@@ -221,7 +221,10 @@ impl ShardState {
 
     /// An open run, unpacked if it was at rest.
     pub(crate) fn awaken(&mut self, id: RunId) -> Option<&mut OpenRun> {
-        if let Some(open) = self.resting.wake(id) {
+        // Most entries are of runs that are awake, and there may be a million others.
+        if !self.runs.contains_key(&id)
+            && let Some(open) = self.resting.wake(id)
+        {
             self.runs.insert(id, open);
         }
         self.runs.get_mut(&id)

@@ -30,7 +30,8 @@ impl Run {
     /// may have it. They are for the memory of this process only: another release may not understand them.
     #[must_use]
     pub fn pack(&self) -> Option<Vec<u8>> {
-        let packed = postcard::to_allocvec(self).ok().filter(|packed| Self::unpack(packed).as_ref() == Some(self));
+        let packed = postcard::to_allocvec(self).ok().map(|state| shorten_zeros(&state));
+        let packed = packed.filter(|packed| Self::unpack(packed).as_ref() == Some(self));
         debug_assert!(packed.is_some(), "a run that is packed differs: {self:?}");
         packed
     }
@@ -38,8 +39,39 @@ impl Run {
     /// The state that [`Self::pack`] wrote.
     #[must_use]
     pub fn unpack(bytes: &[u8]) -> Option<Self> {
-        postcard::from_bytes(bytes).ok()
+        postcard::from_bytes(&restore_zeros(bytes)).ok()
     }
+}
+
+/// Replaces each sequence of zeros by a zero and the number of those that follow it. In a state almost every second
+/// byte is a zero: a field that is not set, or an empty list.
+fn shorten_zeros(bytes: &[u8]) -> Vec<u8> {
+    let mut short = Vec::with_capacity(bytes.len());
+    let mut rest = bytes;
+    while let Some((byte, after)) = rest.split_first() {
+        short.push(*byte);
+        rest = after;
+        if *byte == 0 {
+            let more = rest.iter().take(usize::from(u8::MAX)).take_while(|byte| **byte == 0).count();
+            short.push(u8::try_from(more).unwrap_or(u8::MAX));
+            rest = rest.get(more..).unwrap_or_default();
+        }
+    }
+    short
+}
+
+/// What [`shorten_zeros`] was given.
+fn restore_zeros(short: &[u8]) -> Vec<u8> {
+    let mut bytes = Vec::with_capacity(2 * short.len());
+    let mut rest = short.iter();
+    while let Some(byte) = rest.next() {
+        bytes.push(*byte);
+        if *byte == 0 {
+            let more = rest.next().copied().unwrap_or_default();
+            bytes.resize(bytes.len() + usize::from(more), 0);
+        }
+    }
+    bytes
 }
 
 impl Call {
@@ -60,5 +92,21 @@ impl Call {
             _ => &[],
         };
         self.spec().size() + result.iter().map(Content::size).sum::<usize>()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn many_zeros_take_little_and_all_come_back() {
+        for zeros in [0, 1, 2, 255, 256, 257, 600] {
+            for bytes in [vec![0; zeros], [&[7][..], &vec![0; zeros], &[0xff, 0, 7]].concat()] {
+                let short = shorten_zeros(&bytes);
+                assert_eq!(restore_zeros(&short), bytes, "{zeros}");
+                assert!(short.len() <= 11, "{zeros}");
+            }
+        }
     }
 }

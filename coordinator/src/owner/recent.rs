@@ -5,9 +5,9 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use run::{Entry, Event, RunId};
+use run::{CallSpec, Entry, Event, RunId, RunOpened};
 
-use crate::nats::journal::{WATCHED_PAGE_BYTES, stored_bytes};
+use crate::nats::journal::WATCHED_PAGE_BYTES;
 
 /// Limit of one shard. Beyond it the oldest runs are dropped, and are read from the log.
 const BYTES_MAX: usize = 1024 * 1024;
@@ -45,7 +45,7 @@ impl Recent {
         if told.entries.last().is_some_and(|last| last.sequence >= entry.sequence) {
             return;
         }
-        let bytes = usize::try_from(stored_bytes(payload)).unwrap_or(usize::MAX);
+        let bytes = bytes_of(entry, payload);
         if told.bytes.saturating_add(bytes) > RUN_BYTES_MAX || told.entries.len() >= RUN_ENTRIES_MAX {
             return self.forget(run);
         }
@@ -71,9 +71,21 @@ impl Recent {
     }
 }
 
+/// Bytes of memory that an entry takes, about: those of its payload are in its events.
+fn bytes_of(entry: &Entry, payload: u32) -> usize {
+    let events = entry.events.len() * size_of::<Event>();
+    let calls = |event: &Event| match event {
+        Event::RunOpened(RunOpened { calls, .. }) | Event::CallsAppended { calls } => calls.len(),
+        _ => 0,
+    };
+    let calls = entry.events.iter().map(calls).sum::<usize>() * size_of::<CallSpec>();
+    let payload = usize::try_from(payload).unwrap_or(usize::MAX);
+    payload.saturating_add(size_of::<Entry>() + events + calls)
+}
+
 #[cfg(test)]
 mod tests {
-    use run::{EraseRequest, Erasure, RunOpened, Shard, Timestamp};
+    use run::{EraseRequest, Erasure, Shard, Timestamp};
 
     use super::*;
 
@@ -136,7 +148,7 @@ mod tests {
         assert_eq!((sequences(&recent, long), recent.bytes), (None, 0));
         let runs: Vec<RunId> = (0..20).map(|_| fresh()).collect();
         for (sequence, run) in (3..).zip(&runs) {
-            recent.note(*run, &opening(sequence), RUN_BYTES_MAX as u32 - 256);
+            recent.note(*run, &opening(sequence), RUN_BYTES_MAX as u32 - 1024);
         }
         let known: Vec<RunId> = runs.iter().copied().filter(|run| recent.of(*run).is_some()).collect();
         assert_eq!(known, runs[4..], "sixteen of a page each fit");

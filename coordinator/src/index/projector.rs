@@ -24,9 +24,9 @@ const FLUSH: Duration = Duration::from_millis(100);
 const CHECK: Duration = Duration::from_secs(1);
 /// How often runs that the log no longer holds are dropped.
 const PRUNE: Duration = Duration::from_secs(60);
-/// Calls of changed runs that are queued while the store is slow or away, some 50 MB. Beyond that all are dropped, and
-/// read from the log once the store is back.
-const WAITING_CALLS_MAX: usize = 200_000;
+/// Calls of changed runs that are queued while the store is slow or away, some 25 MB; those that are being written may
+/// be as many. Beyond that all are dropped, and read from the log once the store is back.
+const WAITING_CALLS_MAX: usize = 100_000;
 /// How long the last writes may take at shutdown.
 const LAST_WORDS: Duration = Duration::from_secs(2);
 

@@ -19,6 +19,9 @@ use crate::nats::scan::{Batch, Log};
 const STEPS_AHEAD: usize = 4;
 /// Runs that are written together.
 const WRITE_RUNS: usize = 512;
+/// Open runs of a part of the log beyond which those at rest are written and forgotten: so many take about 60 MB. One
+/// that changes later in this part is then read by itself.
+const OPEN_MAX: usize = 250_000;
 /// Runs that are read one by one concurrently.
 const REPLAYS: usize = 16;
 
@@ -125,12 +128,12 @@ async fn fold(
     }
     let reader = log.clone();
     reading.spawn(async move { reader.read(&shards, after, through, &sender).await });
-    let mut fold = Fold::default();
+    let mut fold = Fold { open_max: Some(OPEN_MAX), ..Fold::default() };
     let mut entries = 0;
     while let Some(Batch { entries: batch, .. }) = batches.recv().await {
         entries += batch.len() as u64;
         batch.into_iter().for_each(|(id, entry)| fold.take(id, &entry));
-        if fold.ended.len() >= WRITE_RUNS && summaries.send(fold.take_ended()).await.is_err() {
+        if fold.settled.len() >= WRITE_RUNS && summaries.send(fold.take_settled()).await.is_err() {
             return Ok(entries);
         }
     }
@@ -138,6 +141,7 @@ async fn fold(
         read.map_err(|_| ReadError::new(&"the reader of the log ended"))??;
     }
     carried.retain(|id| !fold.knows(*id));
+    let forgotten = std::mem::take(&mut fold.forgotten);
     let (mut left, mut again) = fold.finish();
     again.extend(carried);
     while let Some(some) = next_of(&mut left) {
@@ -147,7 +151,8 @@ async fn fold(
     }
     let again: Vec<RunId> = again.into_iter().collect();
     for ids in again.chunks(WRITE_RUNS) {
-        let replays = stream::iter(ids.to_vec()).map(|id| replay(&log, id)).buffer_unordered(REPLAYS);
+        let replay = |id| replay_or_past(&log, id, forgotten.contains(&id));
+        let replays = stream::iter(ids.to_vec()).map(replay).buffer_unordered(REPLAYS);
         let replayed: Vec<Option<Summary>> = replays.try_collect().await?;
         if summaries.send(replayed.into_iter().flatten().map(Arc::new).collect()).await.is_err() {
             break;
@@ -162,15 +167,19 @@ pub(super) fn next_of(left: &mut impl Iterator<Item = Arc<Summary>>) -> Option<V
     (!some.is_empty()).then_some(some)
 }
 
-/// The runs of a part of the log. Ended runs are removed from it.
+/// The runs of a part of the log. Those that are settled are removed from it.
 #[derive(Debug, Default)]
 pub(super) struct Fold {
     open: HashMap<RunId, Folded>,
-    ended: Vec<Arc<Summary>>,
+    /// Runs that have ended, or were forgotten.
+    settled: Vec<Arc<Summary>>,
     /// Runs that began before this part, or changed after their end: they must be read by themselves.
     again: HashSet<RunId>,
     /// All runs that ended here, to tell them from those that began before.
     gone: HashSet<RunId>,
+    /// The number of open runs beyond which those at rest are forgotten; `None`: all are known.
+    open_max: Option<usize>,
+    forgotten: HashSet<RunId>,
 }
 
 #[derive(Debug)]
@@ -229,7 +238,7 @@ impl Folded {
 impl Fold {
     pub(super) fn take(&mut self, id: RunId, entry: &Entry) {
         let opens = entry.events.iter().any(|event| matches!(event, run::Event::RunOpened(_)));
-        if opens && !self.gone.contains(&id) {
+        if opens && !self.gone.contains(&id) && !self.forgotten.contains(&id) {
             self.open.entry(id).or_insert_with(|| Folded::new(id));
         }
         let Some(folded) = self.open.get_mut(&id) else {
@@ -240,27 +249,59 @@ impl Fold {
         };
         if folded.apply(entry) {
             let folded = self.open.remove(&id);
-            self.ended.extend(folded.and_then(Folded::summary).map(Arc::new));
+            self.settled.extend(folded.and_then(Folded::summary).map(Arc::new));
             self.gone.insert(id);
         } else {
             folded.rest(entry.at);
+            if opens && self.open_max.is_some_and(|open_max| self.open.len() > open_max) {
+                self.forget_resting();
+            }
         }
     }
 
-    /// The runs that ended since the last call.
-    pub(super) fn take_ended(&mut self) -> Vec<Arc<Summary>> {
-        std::mem::take(&mut self.ended)
+    /// Forgets some runs at rest, which are written as they are.
+    fn forget_resting(&mut self) {
+        let is_resting = |_: &RunId, folded: &mut Folded| matches!(folded.state, State::Resting(_));
+        let before = self.settled.len();
+        for (id, folded) in self.open.extract_if(is_resting).take(WRITE_RUNS) {
+            self.forgotten.insert(id);
+            self.settled.extend(folded.summary().map(Arc::new));
+        }
+        if self.settled.len() < before + WRITE_RUNS {
+            // Few are at rest. Looking for them at each opening would cost more than it frees.
+            self.open_max = self.open_max.max(Some(self.open.len() + self.open.len() / 4));
+        }
+    }
+
+    /// The runs that ended or were forgotten since the last call.
+    pub(super) fn take_settled(&mut self) -> Vec<Arc<Summary>> {
+        std::mem::take(&mut self.settled)
     }
 
     /// The remaining runs, and those that must be read by themselves.
     pub(super) fn finish(self) -> (impl Iterator<Item = Arc<Summary>>, HashSet<RunId>) {
-        let Self { open, ended, again, gone: _ } = self;
-        (ended.into_iter().chain(open.into_values().filter_map(Folded::summary).map(Arc::new)), again)
+        let Self { open, settled, again, .. } = self;
+        (settled.into_iter().chain(open.into_values().filter_map(Folded::summary).map(Arc::new)), again)
     }
 
     /// Whether this part of the log has the run.
     pub(super) fn knows(&self, id: RunId) -> bool {
-        self.open.contains_key(&id) || self.gone.contains(&id)
+        self.open.contains_key(&id) || self.gone.contains(&id) || self.forgotten.contains(&id)
+    }
+}
+
+/// The run, folded from the log. One that was written before it changed may have left the log since: then it has ended,
+/// and the history may have it.
+async fn replay_or_past(log: &Log, id: RunId, was_written: bool) -> Result<Option<Summary>, ReadError> {
+    match replay(log, id).await? {
+        None if was_written => {
+            let past = log.journals.of(id).past(id).await.unwrap_or_else(|error| {
+                tracing::warn!(run.id = %id, %error, "the index may show a run as open that has ended");
+                None
+            });
+            Ok(past.map(|known| Summary::of(&known.run, known.last)))
+        }
+        summary => Ok(summary),
     }
 }
 
@@ -286,6 +327,32 @@ pub(super) async fn replay(log: &Log, id: RunId) -> Result<Option<Summary>, Read
 mod tests {
     use super::*;
     use crate::nats::journal::tests::{carried::left, journal};
+
+    #[test]
+    fn of_many_runs_at_rest_some_are_written_early_and_those_of_them_that_change_are_read_again() {
+        let mut fold = Fold { open_max: Some(2), ..Fold::default() };
+        let ids: Vec<RunId> = (0..5).map(|_| RunId::new(Shard(0), uuid::Uuid::now_v7())).collect();
+        let entry = |sequence, event| Entry {
+            sequence,
+            at: Timestamp(sequence),
+            not_after: None,
+            hooked: false,
+            events: vec![event],
+        };
+        let opened = || run::RunOpened { deadline: Timestamp(u64::MAX), open: true, ..run::RunOpened::default() };
+        for (sequence, id) in (1..).zip(&ids) {
+            fold.take(*id, &entry(sequence, run::Event::RunOpened(opened())));
+        }
+        let written: HashSet<RunId> = fold.take_settled().iter().map(|summary| summary.id).collect();
+        assert!(written.len() >= 3 && written.len() + fold.open.len() == ids.len(), "{written:?}");
+        assert!(ids.iter().all(|id| fold.knows(*id)));
+        for (sequence, id) in (6..).zip(&ids) {
+            fold.take(*id, &entry(sequence, run::Event::RunClosed));
+        }
+        assert_eq!(fold.again, written);
+        let ended: HashSet<RunId> = fold.take_settled().iter().map(|summary| summary.id).collect();
+        assert!(ended.is_disjoint(&written) && ended.len() + written.len() == ids.len(), "{ended:?}");
+    }
 
     #[tokio::test]
     async fn a_carried_run_is_replayed_whatever_of_it_has_left_the_log() {

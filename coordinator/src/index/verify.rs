@@ -115,8 +115,8 @@ impl Comparison {
         while let Some(batch) = batches.recv().await {
             self.message.entries += batch.entries.len() as u64;
             batch.entries.into_iter().for_each(|(id, entry)| fold.take(id, &entry));
-            let ended = fold.take_ended();
-            self.compare(&ended).await?;
+            let settled = fold.take_settled();
+            self.compare(&settled).await?;
             if self.message.entries >= reported + 10_000 {
                 reported = self.message.entries;
                 if !self.send_findings(messages).await {

@@ -50,7 +50,7 @@ use ::nats::append::PAUSE;
 use self::append::UNHEARD_MAX;
 use self::room::{Amount, Room};
 use super::Broker;
-use super::repeated::{READ_PATIENCE, Turns, last_message, patiently};
+use super::repeated::{Pace, READ_PATIENCE, Turns, last_message, patiently};
 use super::setup::LOG_BYTES_PER_MESSAGE;
 use owner::Known;
 
@@ -64,6 +64,8 @@ const AGREE_PATIENCE: Duration = Duration::from_secs(2);
 /// Entries and bytes of one page.
 pub(crate) const PAGE_ENTRIES: usize = 256;
 pub(crate) const PAGE_BYTES: usize = 1024 * 1024;
+/// A read of so many entries or fewer is sent again soon if it is not answered.
+const FEW_ENTRIES: usize = 32;
 /// Bytes of a page for a watcher: there may be thousands of watchers, and each keeps a page until its client has read
 /// it.
 pub(crate) const WATCHED_PAGE_BYTES: usize = 64 * 1024;
@@ -242,12 +244,13 @@ impl Journal {
         Self { takes_turns: true, ..self }
     }
 
-    /// Reads, again and again for a while if that fails or the broker does not answer soon.
-    async fn patiently<T, F>(&self, again: &str, read: impl Fn() -> F) -> Result<T, ReadError>
+    /// Reads, again and again for a while if that fails or the broker does not answer soon. Watchers' reads take turns.
+    async fn patiently<T, F>(&self, again: &str, pace: Pace<'_>, read: impl Fn() -> F) -> Result<T, ReadError>
     where
         F: Future<Output = Result<T, ReadError>>,
     {
-        patiently(again, self.stream, self.takes_turns.then_some(&self.turns), read).await
+        let pace = if self.takes_turns { Pace::InTurns(&self.turns) } else { pace };
+        patiently(again, self.stream, pace, read).await
     }
 
     /// Whether the log holds a run whose opening is an entry of its own. Reads only one subject, from the log's leader:
@@ -282,7 +285,7 @@ impl Journal {
 
     async fn last_on(&self, subject: &str) -> Result<Option<StreamMessage>, ReadError> {
         // Boxed, because it is large and would be part of every caller's future.
-        Box::pin(self.patiently("retrying to ask the log's leader", || self.last_on_once(subject))).await
+        Box::pin(self.patiently("retrying to ask the log's leader", Pace::Soon, || self.last_on_once(subject))).await
     }
 
     async fn last_on_once(&self, subject: &str) -> Result<Option<StreamMessage>, ReadError> {
@@ -293,8 +296,8 @@ impl Journal {
     /// Appends a barrier to the end of a shard, and returns its position. Every entry of the shard that was stored
     /// before this request precedes it. A barrier is stored by a majority of the broker's nodes. So it is never wrong,
     /// unlike a leader that was replaced without knowing it.
-    pub(crate) async fn mark(&self, shard: Shard) -> Result<u64, ReadError> {
-        self.patiently("retrying to store a barrier in the log", || self.mark_once(shard)).await
+    pub(crate) async fn mark(&self, shard: Shard, pace: Pace<'_>) -> Result<u64, ReadError> {
+        self.patiently("retrying to store a barrier in the log", pace, || self.mark_once(shard)).await
     }
 
     /// As [`Self::mark`], and is not sent again.
@@ -383,17 +386,22 @@ impl Journal {
     /// Entries on `filter` with a sequence above `after`: one page, read in one request, which is retried for a while
     /// if it fails.
     pub(crate) async fn page(&self, filter: &str, after: u64, entries_max: usize) -> Result<Page, ReadError> {
-        let bounds = (entries_max, WATCHED_PAGE_BYTES);
-        let read = || self.read_once(filter, after, bounds);
-        self.patiently("retrying to read a page of the log", read).await.map(|batch| batch.page(after))
+        self.read(filter, after, (entries_max, WATCHED_PAGE_BYTES)).await.map(|batch| batch.page(after))
     }
 
-    async fn read_once(&self, filter: &str, after: u64, bounds: (usize, usize)) -> Result<Batch, ReadError> {
+    /// Messages of the log, from any replica.
+    async fn read(&self, filter: &str, after: u64, bounds: (usize, usize)) -> Result<Batch, ReadError> {
         self.read_of((self.stream, filter), after, bounds).await
     }
 
     /// Messages of any stream; those of another one than the log are not decoded.
-    async fn read_of(
+    async fn read_of(&self, place: (&str, &str), after: u64, bounds: (usize, usize)) -> Result<Batch, ReadError> {
+        let (read, (entries_max, _)) = (|| self.read_once(place, after, bounds), bounds);
+        let pace = if entries_max <= FEW_ENTRIES { Pace::Soon } else { Pace::Later };
+        self.patiently("retrying to read a page of the broker", pace, read).await
+    }
+
+    async fn read_once(
         &self,
         (stream, filter): (&str, &str),
         after: u64,

@@ -13,6 +13,7 @@ use tokio::sync::mpsc;
 use tokio::time::Instant;
 
 use super::journal::{Decoded, Journals, ReadError, decode, millis};
+use super::repeated::Pace;
 use super::{Broker, EVERYTHING};
 
 /// Entries passed on together.
@@ -51,7 +52,7 @@ impl Log {
     /// shards.
     pub(crate) async fn tip(&self, shards: &[Shard]) -> Result<u64, ReadError> {
         match shards.first() {
-            Some(shard) => self.journals.of_shard(*shard).mark(*shard).await,
+            Some(shard) => self.journals.of_shard(*shard).mark(*shard, Pace::Later).await,
             None => Ok(0),
         }
     }

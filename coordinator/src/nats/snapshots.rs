@@ -13,7 +13,7 @@ use tokio::time::timeout;
 
 use super::Broker;
 use super::journal::ReadError;
-use super::repeated::{last_message, patiently};
+use super::repeated::{Pace, last_message, patiently};
 
 /// Bytes of a snapshot in one message: a little less than a message of the broker.
 const PART_BYTES: usize = 1024 * 1024 - 4096;
@@ -52,9 +52,9 @@ impl Snapshots {
         Self { store: broker.snapshots.clone(), part_bytes }
     }
 
-    /// A shard's snapshot, if there is one of this log that does not reach beyond `tip`, and its revision, which the
-    /// next one replaces. Read from the leader.
-    pub(crate) async fn read(&self, shard: Shard, log: u64, tip: u64) -> Result<(Option<Snapshot>, Stored), ReadError> {
+    /// A shard's snapshot, if there is one that can be read, and its revision, which the next one replaces. Read from
+    /// the leader.
+    pub(crate) async fn read(&self, shard: Shard) -> Result<(Option<Snapshot>, Stored), ReadError> {
         let Some(message) = self.last(&shard.to_string()).await? else { return Ok((None, Stored::default())) };
         let (revision, bytes) = (message.sequence, message.payload.len());
         let (read, stored) = match Head::decode(message.payload, shard) {
@@ -65,18 +65,10 @@ impl Snapshots {
             }
             Err(error) => (Err(error.to_string()), Stored { revision, in_parts: false, bytes }),
         };
-        let snapshot = match read {
-            Ok(snapshot) if snapshot.log == log && snapshot.through <= tip => Some(snapshot),
-            Ok(_) => {
-                tracing::warn!(%shard, "ignoring a snapshot of another log");
-                None
-            }
-            Err(error) => {
-                tracing::warn!(%shard, error, "ignoring a snapshot that cannot be read");
-                None
-            }
-        };
-        Ok((snapshot, stored))
+        if let Err(error) = &read {
+            tracing::warn!(%shard, error, "ignoring a snapshot that cannot be read");
+        }
+        Ok((read.ok(), stored))
     }
 
     async fn read_parts(&self, shard: Shard, parts: Parts) -> Result<Result<Snapshot, String>, ReadError> {
@@ -92,7 +84,7 @@ impl Snapshots {
 
     async fn last(&self, key: &str) -> Result<Option<StreamMessage>, ReadError> {
         let subject = format!("{}{key}", self.store.prefix);
-        patiently("retrying to read a snapshot", &self.store.stream_name, None, || {
+        patiently("retrying to read a snapshot", &self.store.stream_name, Pace::Soon, || {
             last_message(&self.store.stream, &subject)
         })
         .await
@@ -236,7 +228,7 @@ mod tests {
             let parts = if in_parts { stored.bytes.div_ceil(1024) } else { 0 };
             let expected = parts as u64 + 1;
             assert_eq!(stored.in_parts, in_parts, "{runs} runs");
-            let (read, found) = snapshots.read(shard, 7, u64::MAX).await.expect("the broker is there");
+            let (read, found) = snapshots.read(shard).await.expect("the broker is there");
             assert_eq!(read.expect("it is there"), written);
             assert_eq!((found.revision, found.in_parts), (stored.revision, stored.in_parts));
             assert_eq!(messages().await, expected, "{runs} runs");
@@ -256,7 +248,7 @@ mod tests {
         let stored = snapshots.write(shard, &of(120), Stored::default()).await.expect("it is stored");
         let lost = format!("{}{shard}.*.1", broker.snapshots.prefix);
         broker.snapshots.stream.purge().filter(lost).await.expect("the broker is there");
-        let (read, found) = snapshots.read(shard, 7, u64::MAX).await.expect("the broker is there");
+        let (read, found) = snapshots.read(shard).await.expect("the broker is there");
         assert_eq!((read, found.revision), (None, stored.revision));
         snapshots.write(shard, &of(1), found).await.expect("the next one takes its place");
     }

@@ -32,6 +32,8 @@ use crate::shards::{ShardSet, every};
 
 /// The pause before a request that failed at the broker is repeated.
 const PAUSE: Duration = Duration::from_millis(500);
+/// A takeover that takes longer is logged.
+const SLOW: Duration = Duration::from_secs(1);
 /// How long a takeover may take before it is reported as an error, and then how often.
 const TAKEOVER_LATE: Duration = Duration::from_secs(30);
 /// How long a shard is followed after its last watcher has gone, because another may come.
@@ -216,8 +218,10 @@ impl OwnerTask {
         if !self.owner.begin_to_lead(shard) {
             return;
         }
-        if let Some(slice) = self.slice_mut(shard) {
-            slice.takeover = None;
+        let takeover = self.slice_mut(shard).and_then(|slice| slice.takeover.take());
+        match takeover.map(|takeover| takeover.began.elapsed()) {
+            Some(took) if took >= SLOW => tracing::info!(%shard, ?took, "leads a shard that took long to take over"),
+            _ => tracing::debug!(%shard, "leads a shard"),
         }
         self.count_turns(shard);
         self.look_at_takeovers();
@@ -227,7 +231,6 @@ impl OwnerTask {
                 self.see_running(id);
             }
         }
-        tracing::debug!(%shard, "leads a shard");
         let world = Surroundings::new(&self.io, self.limited);
         self.owner.check_shard(shard, ::nats::now(), &world);
         self.write_snapshot(shard);

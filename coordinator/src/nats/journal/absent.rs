@@ -8,7 +8,7 @@ use run::RunId;
 use tokio::time::{Duration, Instant};
 
 use super::pages::Counts;
-use super::{Journal, LAG_PAUSE, READ_PATIENCE, ReadError};
+use super::{Journal, LAG_PAUSE, Pace, READ_PATIENCE, ReadError};
 use crate::nats::setup::RETENTION;
 
 /// The shortest time between two barriers. Barriers stay in the log as long as entries, and clients may request any
@@ -69,7 +69,7 @@ impl Journal {
         }
         // Set before it is sent, because the requester may disconnect and the barrier is stored all the same.
         *last = LastMark { sent_at: Some(Instant::now()), answer: None };
-        let stored = tokio::time::timeout(MARK_PATIENCE, self.mark(id.shard())).await;
+        let stored = tokio::time::timeout(MARK_PATIENCE, self.mark(id.shard(), Pace::Later)).await;
         let stored = stored.unwrap_or_else(|_| Err(ReadError("storing a barrier in the log failed".to_owned())));
         last.answer = Some(stored.clone());
         stored

@@ -18,7 +18,7 @@ use proto::names;
 use run::{RunId, Shard, Timestamp};
 
 use super::pages::{Batch, Stored};
-use super::{Journal, PAGE_BYTES, Page, ReadError, RunPages, WATCHED_PAGE_BYTES, last_message};
+use super::{Journal, PAGE_BYTES, Pace, Page, ReadError, RunPages, WATCHED_PAGE_BYTES, last_message};
 use crate::metrics::COUNTS;
 
 /// Bytes of one part, unless a single entry is larger.
@@ -132,15 +132,16 @@ impl Journal {
     /// The carried runs of a shard.
     pub(crate) async fn carried_runs(&self, shard: Shard) -> Result<Vec<RunId>, ReadError> {
         let first_parts = format!("{}{shard}.*.0", self.broker.carried.prefix);
-        let list = || self.carried_subjects(&first_parts);
-        let subjects = self.patiently("retrying to list what is carried", list).await?;
+        let subjects = self.carried_subjects(&first_parts).await?;
         let run = |subject: &str| subject.rsplit('.').nth(1)?.parse::<RunId>().ok();
         Ok(subjects.iter().filter_map(|(subject, _)| run(subject)).collect())
     }
 
     /// A part of a run, from the bucket's leader.
     pub(super) async fn carried_part(&self, run: RunId, number: u64) -> Result<Option<CarriedPart>, ReadError> {
-        let message = last_message(&self.broker.carried.stream, &self.place(run, number)).await?;
+        let place = self.place(run, number);
+        let read = || last_message(&self.broker.carried.stream, &place);
+        let message = self.patiently("retrying to read what is carried", Pace::Soon, read).await?;
         let part = message.map(|message| CarriedPart::decode(message.payload)).transpose();
         part.map_err(|error| ReadError(format!("part {number} of what is carried of run {run}: {error}")))
     }
@@ -155,8 +156,12 @@ impl Journal {
 
     /// The subjects of the bucket that match a filter, from its leader.
     async fn carried_subjects(&self, filter: &str) -> Result<Vec<(String, usize)>, ReadError> {
-        let subjects = self.broker.carried.stream.info_with_subjects(filter).await;
-        subjects.map_err(|error| ReadError::new(&error))?.try_collect().await.map_err(|error| ReadError::new(&error))
+        let list = async || {
+            let subjects = self.broker.carried.stream.info_with_subjects(filter).await;
+            let subjects = subjects.map_err(|error| ReadError::new(&error))?;
+            subjects.try_collect().await.map_err(|error| ReadError::new(&error))
+        };
+        self.patiently("retrying to list what is carried", Pace::Later, list).await
     }
 
     /// Writes the fence of a shard, unless this claim has written it already. The fence has no revision if a later
@@ -165,7 +170,7 @@ impl Journal {
         // A copy that comes after one that was stored finds it. One that was sent before conflicts,
         // and is sent again.
         let write = || self.write_fence(shard, claim, false);
-        self.patiently("retrying to write the fence of a shard", write).await
+        self.patiently("retrying to write the fence of a shard", Pace::Soon, write).await
     }
 
     /// As [`Self::fence`], and also writes one that this claim has written already. After that the broker stores

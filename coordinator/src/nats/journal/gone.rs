@@ -3,7 +3,7 @@
 
 use run::{RunId, Shard};
 
-use super::{Journal, PAGE_BYTES, ReadError, RunPages};
+use super::{Journal, PAGE_BYTES, Pace, ReadError, RunPages};
 use owner::Known;
 
 impl Journal {
@@ -47,7 +47,7 @@ impl Journal {
         if log.get_raw_message(sequence).await.is_ok() {
             return Ok(false);
         }
-        let mark = self.mark(shard).await?;
+        let mark = self.mark(shard, Pace::Later).await?;
         self.has_left(shard, sequence, mark).await
     }
 }

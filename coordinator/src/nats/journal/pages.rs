@@ -5,6 +5,7 @@
 //! (0.05 ms in any log). Listing the subjects of a run and their numbers of messages is a lookup, too.
 
 use std::collections::{HashMap, VecDeque};
+use std::time::Duration;
 
 use async_nats::datetime::parse_rfc3339;
 use async_nats::jetstream::stream::RawMessageErrorKind;
@@ -16,12 +17,16 @@ use serde::Deserialize;
 use tokio::time::Instant;
 
 use super::tail::oldest;
-use super::{Decoded, Journal, LAG_PAUSE, PAGE_ENTRIES, Page, READ_PATIENCE, ReadError};
+use super::{Decoded, Journal, LAG_PAUSE, PAGE_ENTRIES, Pace, Page, READ_PATIENCE, ReadError};
 use owner::Known;
 
 /// Subjects that are read one by one. A run with more of them is read with a wildcard and an exact number of messages,
 /// which then costs the broker less (0.9 ms in a log of a million runs).
 const SUBJECTS_MAX: usize = 16;
+
+/// A run all of whose entries are read within this time, as many as were counted, is read without asking whether its
+/// beginning has left the log meanwhile.
+const AT_ONCE: Duration = Duration::from_millis(100);
 
 /// The progress of reading a run. Only for reading from the first entry on, because it counts what it has read.
 #[derive(Debug)]
@@ -197,7 +202,7 @@ impl RunPages {
         if let Some(batch) = self.of_rest() {
             return Ok(Some(batch));
         }
-        match self.journal.patiently("retrying to read a page of the log", || self.attempt()).await? {
+        match self.attempt().await? {
             Attempt::Read(batch) => Ok(Some(batch)),
             Attempt::Carried(messages) => {
                 let through = messages.last().map_or(self.through, |message| message.sequence);
@@ -243,30 +248,26 @@ impl RunPages {
     }
 
     async fn attempt_counted(&self) -> Result<Attempt, ReadError> {
-        let Counts { subjects, through } = self.journal.counts_once(self.run).await?;
+        let began = Instant::now();
+        let Counts { subjects, through } = self.journal.counts_through(self.run).await?;
         if through < self.mark {
             return Ok(Attempt::Lags);
         }
-        // The broker deletes a run's oldest entries first: as long as the first one exists, the counts are complete.
-        if let Some(first) = self.first
-            && !self.journal.holds(first).await?
-        {
-            return Ok(Attempt::Shrank);
-        }
         let rests: Vec<Rest> = subjects.iter().filter_map(|(subject, count)| self.rest(subject, *count)).collect();
-        let rests_len = rests.len();
-        let batch = match rests_len {
+        let batch = match rests.len() {
             ..=SUBJECTS_MAX => self.by_subject(rests).await?,
             _ => self.by_number(rests.iter().map(|rest| rest.messages).sum()).await?,
         };
-        let Some(batch) = batch else { return Ok(Attempt::Lags) };
-        // Of a read by wildcard it is not known whether entries before the first one have left the log meanwhile.
-        if rests_len > SUBJECTS_MAX
-            && let Some(first) = self.first
+        // The broker deletes a run's oldest entries first: as long as the first one exists, the counts are complete,
+        // and nothing was missed between the reads.
+        let is_all_at_once = began.elapsed() < AT_ONCE && batch.as_ref().is_some_and(|batch| batch.last);
+        let first_read = batch.as_ref().and_then(|batch| batch.messages.first()).map(|message| message.sequence);
+        if let Some(first) = self.first.or(first_read.filter(|_| !is_all_at_once))
             && !self.journal.holds(first).await?
         {
             return Ok(Attempt::Shrank);
         }
+        let Some(batch) = batch else { return Ok(Attempt::Lags) };
         if self.through == 0
             && !batch.messages.first().is_some_and(Stored::opens)
             && let Some((_, carried)) = self.journal.carried_after(self.run, 0).await?
@@ -278,7 +279,7 @@ impl RunPages {
 
     /// The entries after those that were carried.
     async fn attempt_carried(&self) -> Result<Attempt, ReadError> {
-        let Counts { subjects, through } = self.journal.counts_once(self.run).await?;
+        let Counts { subjects, through } = self.journal.counts_through(self.run).await?;
         if through < self.mark {
             return Ok(Attempt::Lags);
         }
@@ -302,7 +303,7 @@ impl RunPages {
 
     /// All of it is from one replica, so missing entries are at the end.
     async fn by_wildcard(&self, after: u64, messages: usize) -> Result<Batch, ReadError> {
-        self.journal.read_once(&subject::of_run(self.run), after, (messages, self.bytes)).await
+        self.journal.read(&subject::of_run(self.run), after, (messages, self.bytes)).await
     }
 
     /// The next messages, of `messages` that are still to be read.
@@ -312,7 +313,7 @@ impl RunPages {
             // The opening first, on a subject that the broker looks up. With a wildcard it would search the log from
             // its beginning.
             let opening = Subject { run: self.run, place: SubjectKind::Run }.to_string();
-            all = self.journal.read_once(&opening, 0, (1, self.bytes)).await?;
+            all = self.journal.read(&opening, 0, (1, self.bytes)).await?;
             all.messages.retain(Stored::opens);
         }
         let after = all.messages.last().map_or(self.through, |opening| opening.sequence);
@@ -329,7 +330,7 @@ impl RunPages {
         let bytes = self.bytes / rests.len().max(1);
         let reads = rests.iter().map(|rest| {
             let messages = PAGE_ENTRIES.min(rest.messages);
-            self.journal.read_once(&rest.subject, rest.after, (messages, bytes))
+            self.journal.read(&rest.subject, rest.after, (messages, bytes))
         });
         let mut all = Batch { messages: Vec::new(), last: true };
         let mut known_through = u64::MAX;
@@ -443,6 +444,10 @@ struct Failed {
 impl Journal {
     /// Whether the log has this entry, according to its leader.
     pub(super) async fn holds(&self, sequence: u64) -> Result<bool, ReadError> {
+        self.patiently("retrying to ask the log's leader for an entry", Pace::Soon, || self.holds_once(sequence)).await
+    }
+
+    async fn holds_once(&self, sequence: u64) -> Result<bool, ReadError> {
         let stream = self.broker.patient.get_stream_no_info(self.stream).await;
         match stream.map_err(|error| ReadError::new(&error))?.get_raw_message(sequence).await {
             Ok(_) => Ok(true),
@@ -458,7 +463,7 @@ impl Journal {
 
     /// As [`Self::counts`], with the last entry of the log that the answering server has.
     pub(super) async fn counts_through(&self, run: RunId) -> Result<Counts, ReadError> {
-        self.patiently("retrying to count the entries of a run", || self.counts_once(run)).await
+        self.patiently("retrying to count the entries of a run", Pace::Soon, || self.counts_once(run)).await
     }
 
     async fn counts_once(&self, run: RunId) -> Result<Counts, ReadError> {

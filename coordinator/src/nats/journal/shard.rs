@@ -10,7 +10,7 @@ use run::{RunId, Shard, Timestamp};
 use tokio::time::Instant;
 
 use super::pages::Batch;
-use super::{Decoded, Journal, LAG_PAUSE, READ_PATIENCE, ReadError, Stored};
+use super::{Decoded, Journal, LAG_PAUSE, Pace, READ_PATIENCE, ReadError, Stored};
 
 /// Messages and bytes that are read in one go. The bytes are in memory for each shard of a coordinator.
 const MESSAGES_MAX: usize = 1024;
@@ -76,8 +76,7 @@ impl Journal {
         let (filter, began, mut is_marked) = (subject::of_shard(shard), Instant::now(), false);
         while part.through == after && after < needed {
             let wanted = usize::try_from(needed - after).unwrap_or(usize::MAX).min(MESSAGES_MAX);
-            let read = || self.read_once(&filter, after, (wanted, BYTES_MAX));
-            for message in self.patiently("retrying to read a shard of the log", read).await?.messages {
+            for message in self.read(&filter, after, (wanted, BYTES_MAX)).await?.messages {
                 if message.sequence > needed {
                     part.through = needed;
                     break;
@@ -93,7 +92,7 @@ impl Journal {
                 }
                 // All that follows may have been erased. Something behind it shows that, in a shard that nobody uses.
                 if !is_marked && began.elapsed() >= LAGS_FOR {
-                    self.mark(shard).await?;
+                    self.mark(shard, Pace::Later).await?;
                     is_marked = true;
                 }
                 tokio::time::sleep(LAG_PAUSE).await;

@@ -13,7 +13,7 @@ use proto::names;
 use run::{Partition, RunId, Timestamp};
 use serde_json::{Value, json};
 
-use super::{Journal, NOTHING_THERE, ReadError, last_message, limits, millis};
+use super::{Journal, NOTHING_THERE, Pace, ReadError, last_message, limits, millis};
 
 /// The key of the bucket of snapshots that tells what has left the first partition of the log, and what the keys of
 /// the others begin with.
@@ -64,7 +64,7 @@ impl Journal {
     /// The log as its leader has it, which may have been replaced without knowing it.
     pub(crate) async fn now(&self) -> Result<LogNow, ReadError> {
         let ask = async || self.broker.patient.get_stream(self.stream).await.map_err(|error| ReadError::new(&error));
-        let stream = self.patiently("retrying to ask the log's leader for its size", ask).await?;
+        let stream = self.patiently("retrying to ask the log's leader for its size", Pace::Soon, ask).await?;
         let log = LogNow::of(stream.cached_info());
         self.note_first(log.first);
         Ok(log)

@@ -278,7 +278,7 @@ async fn whether_a_run_may_have_left_is_known_by_what_left_and_not_by_how_little
     };
     let (id, places) = scattered(&journal, 2, 2).await;
     journal.erase(id, u64::MAX - 1).await.expect("it can be erased");
-    journal.mark(Shard(0)).await.expect("stored");
+    journal.mark(Shard(0), Pace::Soon).await.expect("stored");
     assert!(journal.may_have_left(old(10)).await.expect("it is known"), "an older release may have removed it");
     let log = journal.now().await.expect("the broker is there");
     let empty = LogNow { oldest: Timestamp(0), ..log };
@@ -333,7 +333,7 @@ async fn what_is_left_of_a_run_is_read_subject_by_subject_and_gone_is_told_from_
     let (_server, journal) = journal().await;
     let (id, places) = scattered(&journal, 3, 4).await;
     let last = *places.last().expect("it has entries");
-    let mark = journal.mark(id.shard()).await.expect("the log answers");
+    let mark = journal.mark(id.shard(), Pace::Soon).await.expect("the log answers");
     let left = |last| journal.left_of_run(id, last, mark);
     assert_eq!(left(last).await.expect("it can be read").last, last);
     assert_eq!(left(places[7]).await.expect("it can be read").last, places[7], "no entry behind the asked one");

@@ -4,23 +4,21 @@ use std::collections::HashMap;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-use futures::StreamExt as _;
-use futures::stream;
+use futures::{StreamExt as _, stream};
 use owner::{Known, Listed, OpenRun, Resting};
 use proto::convert::snapshot::Snapshot;
 use run::{RunId, Shard};
 use tokio::time::Instant;
 
-use super::{Taken, patiently};
+use super::{SLOW, Taken, patiently};
 use crate::nats::journal::{Fence, Journal, LogNow, ReadError};
 use crate::nats::notifications::QueuedNotification;
-use crate::nats::snapshots::Snapshots;
+use crate::nats::repeated::Pace;
+use crate::nats::snapshots::{Snapshots, Stored};
 
 /// The number of takeovers that failed at reading an open run, each after some seconds of trying, after which a shard
 /// is read from the log's beginning instead. That takes long, and does not depend on a single run.
 const UNREADABLE_MAX: u32 = 5;
-/// A takeover that reads for longer is logged, with the time until it had stored its fence and its barrier.
-const SLOW: Duration = Duration::from_secs(1);
 /// Runs of a group are read with all that lies between them. So the first entry of each is at most so many entries of
 /// the log after that of the one before it, all shards included, and its last entry at most so many after its first. A
 /// run that is read alone takes two requests, about the time in which the broker sends a hundred entries.
@@ -41,6 +39,35 @@ pub(super) async fn take_over(journal: &Journal, snapshots: &Snapshots, shard: S
     patiently(shard, || take_over_once(journal, snapshots, shard, claim, &unreadable)).await
 }
 
+/// A shard whose earlier owner can store nothing more.
+struct Begun {
+    fence: Fence,
+    /// The barrier: the end of the shard.
+    tip: u64,
+    log: u64,
+    /// Its snapshot, if it has one of this log.
+    snapshot: Option<Snapshot>,
+    stored: Stored,
+    /// How long it took to store the fence and the barrier.
+    fenced: Duration,
+}
+
+async fn begin(journal: &Journal, snapshots: &Snapshots, shard: Shard, claim: u64) -> Result<Begun, ReadError> {
+    let began = Instant::now();
+    let fence = async {
+        // From here on no earlier owner carries runs of the shard.
+        let fence = journal.fence(shard, claim).await?;
+        Ok((fence, journal.mark(shard, Pace::Soon).await?, began.elapsed()))
+    };
+    let (LogNow { created: log, .. }, (fence, tip, fenced), (snapshot, stored)) =
+        tokio::try_join!(journal.now(), fence, snapshots.read(shard))?;
+    let is_of_log = |snapshot: &Snapshot| snapshot.log == log && snapshot.through <= tip;
+    if snapshot.as_ref().is_some_and(|snapshot| !is_of_log(snapshot)) {
+        tracing::warn!(%shard, "ignoring a snapshot of another log");
+    }
+    Ok(Begun { fence, tip, log, snapshot: snapshot.filter(is_of_log), stored, fenced })
+}
+
 /// Nothing here depends on the log's leader, which may have been replaced without knowing it yet. The barrier is the
 /// end of the shard, and the snapshot has the last entry of each run.
 async fn take_over_once(
@@ -51,26 +78,24 @@ async fn take_over_once(
     unreadable: &AtomicU32,
 ) -> Result<Taken, ReadError> {
     let began = Instant::now();
-    let LogNow { created: log, .. } = journal.now().await?;
-    // From here on no earlier owner carries runs of the shard.
-    let fence = journal.fence(shard, claim).await?;
-    let tip = journal.mark(shard).await?;
-    let fenced = began.elapsed();
-    let (snapshot, stored) = snapshots.read(shard, log, tip).await?;
+    let Begun { fence, tip, log, snapshot, stored, fenced } = begin(journal, snapshots, shard, claim).await?;
     // Without a snapshot the shard is read from the log's beginning, and what is carried before that.
     let mut carried = if snapshot.is_some() { Vec::new() } else { journal.carried_runs(shard).await? };
     let snapshot = snapshot.unwrap_or(Snapshot { log, ..Snapshot::default() });
     let written = snapshot.through;
-    // A shard without entries since the snapshot is known up to the barrier.
-    let mut through = if journal.first_of_shard(shard, written, tip).await? == tip { tip } else { written };
     let (erasures, erasures_behind) = (snapshot.erasures, snapshot.erasures_behind);
     let letters = snapshot.letters.into_iter().map(|(subject, body)| QueuedNotification { subject, body }).collect();
     let mut log_bytes = snapshot.log_bytes;
     let mut runs = ReadRuns::default();
-    if unreadable.load(Ordering::Relaxed) < UNREADABLE_MAX {
-        runs.read(journal, shard, snapshot.open, tip).await.inspect_err(|_| {
+    let through = if unreadable.load(Ordering::Relaxed) < UNREADABLE_MAX {
+        let read = runs.read(journal, shard, snapshot.open, tip);
+        let (first, read) = futures::join!(journal.first_of_shard(shard, written, tip), read);
+        let first = first?;
+        read.inspect_err(|_| {
             unreadable.fetch_add(1, Ordering::Relaxed);
         })?;
+        // A shard without entries since the snapshot is known up to the barrier.
+        if first == tip { tip } else { written }
     } else {
         tracing::error!(
             %shard,
@@ -78,11 +103,12 @@ async fn take_over_once(
              log's beginning, which may take minutes. `nats stream info ty-log` shows whether a replica lags"
         );
         // All bytes are counted again.
-        (through, log_bytes) = (0, Vec::new());
+        log_bytes = Vec::new();
         if carried.is_empty() {
             carried = journal.carried_runs(shard).await?;
         }
-    }
+        0
+    };
     runs.read_carried(journal, carried, (fence, tip)).await?;
     let ReadRuns { open, resting, ended, gone, unread } = runs;
     if began.elapsed() >= SLOW {

@@ -301,6 +301,7 @@ impl OwnerTask {
                     self.post_letters_again();
                     self.answer_late_askings();
                     self.io.feeds.look_at_connection();
+                    self.io.feeds.look_at_silent();
                     self.io.feeds.merge();
                 }
                 asked = questions.next(|shard| leads(&self.owner, shard)) => self.question(asked),

@@ -8,25 +8,41 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context as TaskContext, Poll, Wake, Waker};
 use std::time::Duration;
 
-use async_nats::Client;
-use async_nats::jetstream::Context;
 use async_nats::jetstream::consumer::DeliverPolicy;
 use async_nats::jetstream::consumer::push::{Ordered, OrderedConfig};
+use async_nats::jetstream::context::RequestErrorKind;
+use async_nats::jetstream::response::Response;
+use async_nats::jetstream::{Context, ErrorCode};
+use async_nats::{Client, connection};
 use futures::future::BoxFuture;
 use futures::task::AtomicWaker;
 use futures::{FutureExt as _, Stream as _};
 use proto::names;
 use proto::subject;
 use run::{Partition, Shard};
-use tokio::time::Sleep;
+use serde::de::IgnoredAny;
+use serde_json::json;
+use tokio::task::JoinSet;
+use tokio::time::{Instant, Sleep};
 
-use super::journal::{Decoded, decode, millis};
+use super::journal::{Decoded, ReadError, decode, millis};
+use super::repeated::{Pace, patiently};
 use super::{Broker, EVERYTHING};
 use crate::shards::ShardSet;
+use crate::tasks::finished;
 
 /// Entries passed on together: enough to save wake-ups, few enough to stay responsive.
 const BATCH_MAX: usize = 256;
 const RETRY_PAUSE: Duration = Duration::from_millis(500);
+/// The errors of the broker that say that a consumer will send nothing.
+const GONE: [ErrorCode; 3] =
+    [ErrorCode::CONSUMER_NOT_FOUND, ErrorCode::CONSUMER_OFFLINE, ErrorCode::CONSUMER_OFFLINE_REASON];
+/// A feed from which nothing has come for so long is asked for.
+const SILENCE: Duration = Duration::from_secs(2);
+/// How long the server of a consumer may take to answer, at first and at most: it is doubled each time another consumer
+/// is made, until an entry comes.
+const CONSUMER_PATIENCE: Duration = Duration::from_millis(1500);
+const CONSUMER_PATIENCE_LONGEST: Duration = Duration::from_secs(10);
 /// Feeds whose positions are at most this far apart are merged: at most that many entries arrive twice.
 const MERGE_WITHIN: u64 = 1024;
 
@@ -39,6 +55,8 @@ pub(crate) struct Feeds {
     turn: usize,
     /// Connections made so far.
     connects: u64,
+    /// Whether the consumers of silent feeds are still there, by the names of the consumers.
+    answers: JoinSet<(String, bool)>,
 }
 
 struct Feed {
@@ -46,6 +64,10 @@ struct Feed {
     /// Every entry of the shards up to here was passed on.
     position: u64,
     state: State,
+    /// When an entry or an answer about its consumer came last, or the consumer was made.
+    heard: Instant,
+    /// How long the server of its consumer may take to answer.
+    patience: Duration,
     woken: Arc<Woken>,
 }
 
@@ -65,10 +87,22 @@ impl Wake for Woken {
 }
 
 enum State {
-    Opening(BoxFuture<'static, Result<Ordered, OpenError>>),
-    Open(Box<Ordered>),
+    Opening(Opening),
+    Open(Box<Open>),
     Pausing(Pin<Box<Sleep>>),
 }
+
+struct Open {
+    messages: Ordered,
+    /// The name of the consumer, unless the library has replaced it.
+    consumer: String,
+    /// It was asked for, and the answer has not come.
+    is_asked_for: bool,
+    /// Another one, which takes its place unless an entry comes first.
+    successor: Option<Opening>,
+}
+
+type Opening = BoxFuture<'static, Result<Open, ReadError>>;
 
 /// A message of the log.
 #[derive(Debug)]
@@ -88,8 +122,8 @@ pub(crate) struct Batch {
 
 impl Feeds {
     pub(crate) fn new(broker: &Broker) -> Self {
-        let (client, context) = (broker.client.clone(), broker.context.clone());
-        Self { connects: connects(&client), client, context, feeds: Vec::new(), turn: 0 }
+        let (client, context) = (broker.client.clone(), broker.patient.clone());
+        Self { connects: connects(&client), client, context, feeds: Vec::new(), turn: 0, answers: JoinSet::new() }
     }
 
     pub(crate) fn follows(&self, shard: Shard) -> bool {
@@ -162,8 +196,66 @@ impl Feeds {
         self.feeds = feeds;
     }
 
+    /// Asks for the consumers of feeds that are silent: a server that hangs or was killed may have them. The library
+    /// would notice it after 10 s, by its heartbeats.
+    pub(crate) fn look_at_silent(&mut self) {
+        if self.client.connection_state() != connection::State::Connected {
+            return;
+        }
+        for feed in &mut self.feeds {
+            let State::Open(open) = &mut feed.state else { continue };
+            if open.is_asked_for || open.successor.is_some() || feed.heard.elapsed() < SILENCE {
+                continue;
+            }
+            open.is_asked_for = true;
+            let request = format!("CONSUMER.INFO.{}.{}", stream_of(feed.shards), open.consumer);
+            let (context, consumer, patience) = (self.context.clone(), open.consumer.clone(), feed.patience);
+            self.answers.spawn(async move {
+                // What is not empty, as `null`, is refused.
+                let empty = json!({});
+                let asked = context.request::<_, _, Response<IgnoredAny>>(request, &empty);
+                let is_there = match tokio::time::timeout(patience, asked).await {
+                    Ok(Ok(Response::Ok(_))) => true,
+                    Ok(Ok(Response::Err { error })) => !GONE.contains(&error.error_code()),
+                    // Nobody would make another one now.
+                    Ok(Err(error)) => error.kind() != RequestErrorKind::TimedOut,
+                    Err(_) => false,
+                };
+                (consumer, is_there)
+            });
+        }
+    }
+
+    /// Begins to replace the consumers that are not there any more.
+    fn poll_answers(&mut self, task: &mut TaskContext<'_>) {
+        while let Poll::Ready(Some(answer)) = self.answers.poll_join_next(task) {
+            let (consumer, is_there) = finished(answer);
+            for feed in &mut self.feeds {
+                let State::Open(open) = &mut feed.state else { continue };
+                if open.consumer != consumer {
+                    continue;
+                }
+                open.is_asked_for = false;
+                let is_connected = self.client.connection_state() == connection::State::Connected;
+                if is_there || !is_connected {
+                    feed.heard = Instant::now();
+                } else if feed.heard.elapsed() >= SILENCE {
+                    // No entry has come meanwhile.
+                    tracing::warn!(
+                        consumer,
+                        "the consumer of a silent feed is gone, or its server hangs: making another"
+                    );
+                    feed.patience = (feed.patience * 2).min(CONSUMER_PATIENCE_LONGEST);
+                    open.successor = Some(opening(&self.client, &self.context, (feed.shards, feed.position)));
+                    feed.woken.is_woken.store(true, Ordering::Release);
+                    task.waker().wake_by_ref();
+                }
+            }
+        }
+    }
+
     fn opening(&self, shards: ShardSet, position: u64) -> State {
-        State::Opening(open(self.client.clone(), self.context.clone(), shards, position).boxed())
+        State::Opening(opening(&self.client, &self.context, (shards, position)))
     }
 
     /// Waits for entries and puts them into `batch`. Cancel safe.
@@ -183,12 +275,14 @@ impl Feeds {
                 break;
             }
             feed.poll_if_woken(task, batch, |shards, position| {
-                State::Opening(open(client.clone(), context.clone(), shards, position).boxed())
+                State::Opening(opening(client, context, (shards, position)))
             });
             if batch.entries.len() > before {
+                (feed.heard, feed.patience) = (Instant::now(), CONSUMER_PATIENCE);
                 batch.complete.push((feed.shards, feed.position));
             }
         }
+        self.poll_answers(task);
         if batch.entries.is_empty() { Poll::Pending } else { Poll::Ready(()) }
     }
 }
@@ -196,7 +290,7 @@ impl Feeds {
 impl Feed {
     fn new(shards: ShardSet, position: u64, state: State) -> Self {
         let woken = Arc::new(Woken { is_woken: AtomicBool::new(true), task: AtomicWaker::new() });
-        Self { shards, position, state, woken }
+        Self { shards, position, state, heard: Instant::now(), patience: CONSUMER_PATIENCE, woken }
     }
 
     /// The partition of its shards.
@@ -227,7 +321,7 @@ impl Feed {
         while batch.entries.len() < BATCH_MAX {
             match &mut self.state {
                 State::Opening(opening) => match opening.poll_unpin(task) {
-                    Poll::Ready(Ok(messages)) => self.state = State::Open(Box::new(messages)),
+                    Poll::Ready(Ok(open)) => (self.state, self.heard) = (State::Open(Box::new(open)), Instant::now()),
                     Poll::Ready(Err(error)) => {
                         tracing::warn!(%error, "following the log failed, retrying");
                         self.state = State::Pausing(Box::pin(tokio::time::sleep(RETRY_PAUSE)));
@@ -238,7 +332,7 @@ impl Feed {
                     Poll::Ready(()) => self.state = reopen(self.shards, self.position),
                     Poll::Pending => return,
                 },
-                State::Open(messages) => match Pin::new(&mut **messages).poll_next(task) {
+                State::Open(open) => match Pin::new(&mut open.messages).poll_next(task) {
                     Poll::Ready(Some(Ok(message))) => {
                         let Ok(info) = message.info() else { continue };
                         let (sequence, at) = (info.stream_sequence, millis(info.published.unix_timestamp_nanos()));
@@ -249,17 +343,30 @@ impl Feed {
                             continue;
                         }
                         self.position = sequence;
+                        open.successor = None;
                         let (message, _) = message.split();
                         let bytes = u32::try_from(message.payload.len()).unwrap_or(u32::MAX);
                         let what = decode(&message.subject, message.payload, sequence, at);
                         batch.entries.push(Fed { sequence, bytes, what });
                     }
-                    Poll::Ready(Some(Err(error))) => tracing::warn!(%error, "feed error, resubscribing"),
+                    Poll::Ready(Some(Err(error))) => {
+                        tracing::warn!(%error, "feed error, resubscribing");
+                        self.state = reopen(self.shards, self.position);
+                    }
                     Poll::Ready(None) => {
                         tracing::warn!("feed ended, resubscribing");
                         self.state = reopen(self.shards, self.position);
                     }
-                    Poll::Pending => return,
+                    Poll::Pending => match open.successor.as_mut().map(|successor| successor.poll_unpin(task)) {
+                        Some(Poll::Ready(Ok(open))) => {
+                            (self.state, self.heard) = (State::Open(Box::new(open)), Instant::now());
+                        }
+                        Some(Poll::Ready(Err(error))) => {
+                            tracing::warn!(%error, "following the log anew failed");
+                            (open.successor, self.heard) = (None, Instant::now());
+                        }
+                        Some(Poll::Pending) | None => return,
+                    },
                 },
             }
         }
@@ -278,23 +385,119 @@ fn connects(client: &Client) -> u64 {
     client.statistics().connects.load(Ordering::Relaxed)
 }
 
-type OpenError = Box<dyn std::error::Error + Send + Sync>;
+fn stream_of(shards: ShardSet) -> &'static str {
+    names::stream(shards.iter().next().map_or(Partition::FIRST, Shard::partition))
+}
 
-async fn open(client: Client, context: Context, shards: ShardSet, position: u64) -> Result<Ordered, OpenError> {
-    let mut shards = shards.iter();
-    let (first, second) = (shards.next(), shards.next());
-    let stream = names::stream(first.map_or(Partition::FIRST, Shard::partition));
-    let filter = match (first, second) {
+/// Begins to follow shards of a partition after a position.
+fn opening(client: &Client, context: &Context, (shards, position): (ShardSet, u64)) -> Opening {
+    let (client, context) = (client.clone(), context.clone());
+    let mut all = shards.iter();
+    let filter = match (all.next(), all.next()) {
         (Some(shard), None) => subject::of_shard(shard),
         _ => EVERYTHING.to_owned(),
     };
-    let config = OrderedConfig {
-        deliver_subject: client.new_inbox(),
-        name: Some(format!("feed-{}", uuid::Uuid::now_v7().simple())),
-        filter_subject: filter,
-        deliver_policy: DeliverPolicy::ByStartSequence { start_sequence: position + 1 },
-        ..OrderedConfig::default()
+    // The server that is to have the consumer may hang, and another copy may go to another one. A consumer that nobody
+    // follows is removed after a while.
+    let open = move || {
+        let (client, context, filter_subject) = (client.clone(), context.clone(), filter.clone());
+        async move {
+            let consumer = format!("feed-{}", uuid::Uuid::now_v7().simple());
+            let config = OrderedConfig {
+                deliver_subject: client.new_inbox(),
+                name: Some(consumer.clone()),
+                filter_subject,
+                deliver_policy: DeliverPolicy::ByStartSequence { start_sequence: position + 1 },
+                ..OrderedConfig::default()
+            };
+            let made = context.create_consumer_on_stream(config, stream_of(shards)).await;
+            let messages = made.map_err(|error| ReadError::new(&error))?.messages().await;
+            let messages = messages.map_err(|error| ReadError::new(&error))?;
+            Ok(Open { messages, consumer, is_asked_for: false, successor: None })
+        }
     };
-    let consumer = context.create_consumer_on_stream(config, stream).await?;
-    Ok(consumer.messages().await?)
+    async move { patiently("retrying to follow the log", stream_of(shards), Pace::Later, open).await }.boxed()
+}
+
+#[cfg(test)]
+mod tests {
+    use futures::TryStreamExt as _;
+    use nats::Credentials;
+    use run::{Event, RunId};
+
+    use super::super::journal::{Journal, NOTHING};
+    use super::*;
+    use crate::nats::setup::LogOptions;
+
+    /// The library notices after 10 s that a consumer is gone.
+    const SOON: Duration = Duration::from_secs(8);
+
+    /// The names of the log's consumers.
+    async fn consumers(broker: &Broker) -> Vec<String> {
+        let stream = broker.context.get_stream(names::STREAM).await.expect("the log is there");
+        stream.consumer_names().try_collect().await.expect("the broker is there")
+    }
+
+    /// Follows the log for a while, in which nothing is stored.
+    async fn wait(feeds: &mut Feeds, span: Duration) {
+        assert!(tokio::time::timeout(span, next(feeds)).await.is_err(), "nothing was stored");
+    }
+
+    #[tokio::test]
+    async fn a_feed_whose_consumer_was_lost_goes_on_soon_and_a_silent_one_is_kept() {
+        let server = local::Broker::start(local::BrokerOptions::default(), |_| {}).await.expect("a broker starts");
+        let log = LogOptions { bytes_max: 4 << 20, ..LogOptions::default() };
+        let broker = Broker::connect(&server.url(), &Credentials::default(), &log).await.expect("it can be set up");
+        let (journal, mut feeds) = (Journal::new(&broker, Partition::FIRST), Feeds::new(&broker));
+        let run = RunId::new(Shard(0), uuid::Uuid::now_v7());
+        let first = journal.append(run, &[Event::RunClosed], None, NOTHING).await.expect("stored");
+        feeds.follow(whole(Partition::FIRST), 0);
+        assert_eq!(next(&mut feeds).await, first);
+        let before = consumers(&broker).await;
+        assert_eq!(before.len(), 1, "{before:?}");
+        // It is asked for twice or more.
+        wait(&mut feeds, 3 * SILENCE).await;
+        assert_eq!(consumers(&broker).await, before);
+
+        let stream = broker.context.get_stream(names::STREAM).await.expect("the log is there");
+        stream.delete_consumer(&before[0]).await.expect("it is there");
+        let second = journal.append(run, &[Event::RunClosed], None, first).await.expect("stored");
+        let began = Instant::now();
+        assert_eq!(next(&mut feeds).await, second);
+        assert!(began.elapsed() < SOON, "{:?}", began.elapsed());
+    }
+
+    #[tokio::test]
+    async fn a_feed_whose_server_does_not_answer_in_time_gets_another_consumer_and_each_entry_once() {
+        let server = local::Broker::start(local::BrokerOptions::default(), |_| {}).await.expect("a broker starts");
+        let log = LogOptions { bytes_max: 4 << 20, ..LogOptions::default() };
+        let broker = Broker::connect(&server.url(), &Credentials::default(), &log).await.expect("it can be set up");
+        let (journal, mut feeds) = (Journal::new(&broker, Partition::FIRST), Feeds::new(&broker));
+        let run = RunId::new(Shard(0), uuid::Uuid::now_v7());
+        let mut last = journal.append(run, &[Event::RunClosed], None, NOTHING).await.expect("stored");
+        feeds.follow(whole(Partition::FIRST), 0);
+        assert_eq!(next(&mut feeds).await, last);
+        // No server is so fast.
+        feeds.feeds[0].patience = Duration::ZERO;
+        while consumers(&broker).await.len() < 2 {
+            wait(&mut feeds, Duration::from_millis(100)).await;
+        }
+        assert_eq!(feeds.feeds[0].position, last);
+        for _ in 0..3 {
+            last = journal.append(run, &[Event::RunClosed], None, last).await.expect("stored");
+            assert_eq!(next(&mut feeds).await, last);
+        }
+    }
+
+    /// The position of the next entry, while silent feeds are looked at often.
+    async fn next(feeds: &mut Feeds) -> u64 {
+        let mut batch = Batch::default();
+        while batch.entries.is_empty() {
+            feeds.look_at_silent();
+            // Else silent feeds are looked at again.
+            drop(tokio::time::timeout(Duration::from_millis(100), feeds.next_batch(&mut batch)).await);
+        }
+        assert_eq!(batch.entries.len(), 1, "{batch:?}");
+        batch.entries[0].sequence
+    }
 }

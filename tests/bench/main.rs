@@ -31,6 +31,7 @@ mod results;
 mod roles;
 mod scrape;
 mod sdks;
+mod servers;
 mod sse;
 mod steady;
 mod stream;
@@ -132,6 +133,8 @@ enum Section {
     Many,
     /// A log of four partitions beside one of one, each at a cluster of three servers, in turn.
     Partitions,
+    /// How long a server of the broker is missed that is killed, or hangs.
+    Servers,
     /// The broker in a memory cgroup at the chart's proportions, to a full log and through a restart. Needs root and
     /// cgroup v1; left out without them unless it is asked for.
     Memory,
@@ -268,6 +271,9 @@ async fn measure_all(arguments: &Arguments) -> anyhow::Result<()> {
     }
     if wanted(Section::Partitions) {
         partitions::measure(effort, &mut results).await?;
+    }
+    if wanted(Section::Servers) {
+        servers::measure(effort, &mut results).await?;
     }
     if arguments.only.contains(&Section::Memory) || (arguments.only.is_empty() && memory::is_possible()) {
         memory::measure(effort, &mut results).await?;

@@ -24,15 +24,15 @@ const SPREAD_AFTER: Duration = Duration::from_secs(20);
 /// The profile of three copies.
 const PROFILE: &str = "standard";
 
-struct Yard {
-    cluster: Cluster,
-    client: RunServiceClient<Channel>,
+/// A cluster of three servers, with one coordinator and one worker.
+pub(crate) struct Yard {
+    pub(crate) cluster: Cluster,
+    pub(crate) client: RunServiceClient<Channel>,
     _processes: [Process; 2],
 }
 
 impl Yard {
-    async fn start(partitions: usize) -> anyhow::Result<Self> {
-        eprintln!("partitions: starting a cluster with {partitions}");
+    pub(crate) async fn start(partitions: usize) -> anyhow::Result<Self> {
         let cluster = Cluster::start(|_| {}).await?;
         let url = cluster.url();
         let coordinator =
@@ -55,6 +55,7 @@ impl Yard {
 pub(crate) async fn measure(effort: Effort, results: &mut Results) -> anyhow::Result<()> {
     let mut yards = Vec::new();
     for partitions in PARTITIONS {
+        eprintln!("partitions: starting a cluster with {partitions}");
         yards.push(Yard::start(partitions).await?);
     }
     tokio::time::sleep(SPREAD_AFTER).await;

@@ -396,9 +396,10 @@ impl Journal {
 
     /// Messages of any stream; those of another one than the log are not decoded.
     async fn read_of(&self, place: (&str, &str), after: u64, bounds: (usize, usize)) -> Result<Batch, ReadError> {
-        let (read, (entries_max, _)) = (|| self.read_once(place, after, bounds), bounds);
+        let (entries_max, _) = bounds;
         let pace = if entries_max <= FEW_ENTRIES { Pace::Soon } else { Pace::Later };
-        self.patiently("retrying to read a page of the broker", pace, read).await
+        let read = || self.read_once(place, after, bounds);
+        self.patiently("retrying to read a page of a stream", pace, read).await
     }
 
     async fn read_once(

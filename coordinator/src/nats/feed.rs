@@ -362,7 +362,7 @@ impl Feed {
                             (self.state, self.heard) = (State::Open(Box::new(open)), Instant::now());
                         }
                         Some(Poll::Ready(Err(error))) => {
-                            tracing::warn!(%error, "following the log anew failed");
+                            tracing::warn!(%error, "making another consumer of a silent feed failed, the feed is kept");
                             (open.successor, self.heard) = (None, Instant::now());
                         }
                         Some(Poll::Pending) | None => return,
@@ -443,49 +443,65 @@ mod tests {
         assert!(tokio::time::timeout(span, next(feeds)).await.is_err(), "nothing was stored");
     }
 
+    /// A log with one entry of a run, which has come.
+    struct Followed {
+        broker: Broker,
+        journal: Journal,
+        feeds: Feeds,
+        run: RunId,
+        last: u64,
+        _server: local::Broker,
+    }
+
+    impl Followed {
+        async fn begin() -> Self {
+            let server = local::Broker::start(local::BrokerOptions::default(), |_| {}).await.expect("a broker starts");
+            let log = LogOptions { bytes_max: 4 << 20, ..LogOptions::default() };
+            let broker = Broker::connect(&server.url(), &Credentials::default(), &log).await.expect("it can be set up");
+            let (journal, mut feeds) = (Journal::new(&broker, Partition::FIRST), Feeds::new(&broker));
+            feeds.follow(whole(Partition::FIRST), NOTHING);
+            let run = RunId::new(Shard(0), uuid::Uuid::now_v7());
+            let mut begun = Self { broker, journal, feeds, run, last: NOTHING, _server: server };
+            begun.append().await;
+            assert_eq!(next(&mut begun.feeds).await, begun.last);
+            begun
+        }
+
+        async fn append(&mut self) {
+            let appended = self.journal.append(self.run, &[Event::RunClosed], None, self.last).await;
+            self.last = appended.expect("it is stored");
+        }
+    }
+
     #[tokio::test]
     async fn a_feed_whose_consumer_was_lost_goes_on_soon_and_a_silent_one_is_kept() {
-        let server = local::Broker::start(local::BrokerOptions::default(), |_| {}).await.expect("a broker starts");
-        let log = LogOptions { bytes_max: 4 << 20, ..LogOptions::default() };
-        let broker = Broker::connect(&server.url(), &Credentials::default(), &log).await.expect("it can be set up");
-        let (journal, mut feeds) = (Journal::new(&broker, Partition::FIRST), Feeds::new(&broker));
-        let run = RunId::new(Shard(0), uuid::Uuid::now_v7());
-        let first = journal.append(run, &[Event::RunClosed], None, NOTHING).await.expect("stored");
-        feeds.follow(whole(Partition::FIRST), 0);
-        assert_eq!(next(&mut feeds).await, first);
-        let before = consumers(&broker).await;
+        let mut log = Box::pin(Followed::begin()).await;
+        let before = consumers(&log.broker).await;
         assert_eq!(before.len(), 1, "{before:?}");
         // It is asked for twice or more.
-        wait(&mut feeds, 3 * SILENCE).await;
-        assert_eq!(consumers(&broker).await, before);
+        wait(&mut log.feeds, 3 * SILENCE).await;
+        assert_eq!(consumers(&log.broker).await, before);
 
-        let stream = broker.context.get_stream(names::STREAM).await.expect("the log is there");
+        let stream = log.broker.context.get_stream(names::STREAM).await.expect("the log is there");
         stream.delete_consumer(&before[0]).await.expect("it is there");
-        let second = journal.append(run, &[Event::RunClosed], None, first).await.expect("stored");
+        log.append().await;
         let began = Instant::now();
-        assert_eq!(next(&mut feeds).await, second);
+        assert_eq!(next(&mut log.feeds).await, log.last);
         assert!(began.elapsed() < SOON, "{:?}", began.elapsed());
     }
 
     #[tokio::test]
     async fn a_feed_whose_server_does_not_answer_in_time_gets_another_consumer_and_each_entry_once() {
-        let server = local::Broker::start(local::BrokerOptions::default(), |_| {}).await.expect("a broker starts");
-        let log = LogOptions { bytes_max: 4 << 20, ..LogOptions::default() };
-        let broker = Broker::connect(&server.url(), &Credentials::default(), &log).await.expect("it can be set up");
-        let (journal, mut feeds) = (Journal::new(&broker, Partition::FIRST), Feeds::new(&broker));
-        let run = RunId::new(Shard(0), uuid::Uuid::now_v7());
-        let mut last = journal.append(run, &[Event::RunClosed], None, NOTHING).await.expect("stored");
-        feeds.follow(whole(Partition::FIRST), 0);
-        assert_eq!(next(&mut feeds).await, last);
+        let mut log = Box::pin(Followed::begin()).await;
         // No server is so fast.
-        feeds.feeds[0].patience = Duration::ZERO;
-        while consumers(&broker).await.len() < 2 {
-            wait(&mut feeds, Duration::from_millis(100)).await;
+        log.feeds.feeds[0].patience = Duration::ZERO;
+        while consumers(&log.broker).await.len() < 2 {
+            wait(&mut log.feeds, Duration::from_millis(100)).await;
         }
-        assert_eq!(feeds.feeds[0].position, last);
+        assert_eq!(log.feeds.feeds[0].position, log.last);
         for _ in 0..3 {
-            last = journal.append(run, &[Event::RunClosed], None, last).await.expect("stored");
-            assert_eq!(next(&mut feeds).await, last);
+            log.append().await;
+            assert_eq!(next(&mut log.feeds).await, log.last);
         }
     }
 

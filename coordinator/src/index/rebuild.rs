@@ -19,7 +19,7 @@ use crate::nats::scan::{Batch, Log};
 const STEPS_AHEAD: usize = 4;
 /// Runs that are written together.
 const WRITE_RUNS: usize = 512;
-/// Open runs of a part of the log beyond which those at rest are written and forgotten: so many take about 60 MB. One
+/// Open runs of a part of the log beyond which those at rest are written and forgotten: so many take some 60 MB. One
 /// that changes later in this part is then read by itself.
 const OPEN_MAX: usize = 250_000;
 /// Runs that are read one by one concurrently.
@@ -179,6 +179,7 @@ pub(super) struct Fold {
     gone: HashSet<RunId>,
     /// The number of open runs beyond which those at rest are forgotten; `None`: all are known.
     open_max: Option<usize>,
+    /// Runs at rest that were written and are not kept.
     forgotten: HashSet<RunId>,
 }
 
@@ -296,7 +297,10 @@ async fn replay_or_past(log: &Log, id: RunId, was_written: bool) -> Result<Optio
     match replay(log, id).await? {
         None if was_written => {
             let past = log.journals.of(id).past(id).await.unwrap_or_else(|error| {
-                tracing::warn!(run.id = %id, %error, "the index may show a run as open that has ended");
+                tracing::warn!(
+                    run.id = %id, %error,
+                    "the history cannot be read: if the index lists the run as open, `toolyard index rebuild`"
+                );
                 None
             });
             Ok(past.map(|known| Summary::of(&known.run, known.last)))

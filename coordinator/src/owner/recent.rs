@@ -9,7 +9,7 @@ use run::{CallSpec, Entry, Event, RunId, RunOpened};
 
 use crate::nats::journal::WATCHED_PAGE_BYTES;
 
-/// Limit of one shard. Beyond it the oldest runs are dropped, and are read from the log.
+/// Limit of the memory of one shard. Beyond it the oldest runs are dropped, and are read from the log.
 const BYTES_MAX: usize = 1024 * 1024;
 /// Limit of one run: at most a page, because it stays with a reader that does not read.
 const RUN_BYTES_MAX: usize = WATCHED_PAGE_BYTES;
@@ -85,7 +85,7 @@ fn bytes_of(entry: &Entry, payload: u32) -> usize {
 
 #[cfg(test)]
 mod tests {
-    use run::{EraseRequest, Erasure, Shard, Timestamp};
+    use run::{EraseRequest, Erasure, Route, Shard, Timestamp};
 
     use super::*;
 
@@ -138,6 +138,19 @@ mod tests {
         let opened = RunOpened { erasure: Some(erasure), ..RunOpened::default() };
         recent.note(run, &entry(3, Event::RunOpened(opened)), 1);
         assert_eq!(sequences(&recent, run), None, "it is not stored longer than it runs");
+    }
+
+    #[test]
+    fn short_runs_count_the_memory_of_their_calls() {
+        let mut recent = Recent::default();
+        let (id, tool) = ("a".parse().expect("an id"), "ask".parse().expect("a name"));
+        let call = Arc::new(CallSpec::new(id, tool, Vec::new(), Route::Client, Timestamp(1)));
+        for sequence in 1..10_000 {
+            let opened = RunOpened { calls: vec![Arc::clone(&call)], ..RunOpened::default() };
+            recent.note(fresh(), &entry(sequence, Event::RunOpened(opened)), 1);
+        }
+        let each = size_of::<Entry>() + size_of::<Event>() + size_of::<CallSpec>();
+        assert!(recent.runs.len() * each <= BYTES_MAX, "{} runs", recent.runs.len());
     }
 
     #[test]

@@ -98,6 +98,14 @@ impl Call {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::id::{RunId, Shard};
+
+    #[test]
+    fn a_state_is_packed_without_most_of_its_zeros() {
+        let run = Run::new(RunId::new(Shard(0), uuid::Builder::from_unix_timestamp_millis(1, &[7; 10]).into_uuid()));
+        let (packed, plain) = (run.pack().expect("it is packed"), postcard::to_allocvec(&run).expect("it is written"));
+        assert!(3 * packed.len() < 2 * plain.len(), "{} of {}", packed.len(), plain.len());
+    }
 
     #[test]
     fn many_zeros_take_little_and_all_come_back() {

@@ -39,7 +39,7 @@ pub(super) async fn take_over(journal: &Journal, snapshots: &Snapshots, shard: S
     patiently(shard, || take_over_once(journal, snapshots, shard, claim, &unreadable)).await
 }
 
-/// A shard whose earlier owner can store nothing more.
+/// A shard whose runs no earlier owner carries any more, and what was known of it.
 struct Begun {
     fence: Fence,
     /// The barrier: the end of the shard.

@@ -369,3 +369,25 @@ async fn append_late(run: &Run) -> String {
     let refused = run.client.runs.clone().append_calls(request).await.expect_err("the run is closed");
     harness::reason(&refused)
 }
+
+#[tokio::test]
+async fn a_run_that_is_cancelled_before_its_owner_sees_what_was_due_gets_no_job() {
+    let (yard, _other, other, shards) = two().await;
+    let _worker = yard.worker().await;
+    other.wait_for_tool("echo").await;
+    let confirms = call("a", "confirms", json!({ "text": "hello" }));
+    let run = yard.client.create(vec![confirms]).await.through(&other);
+    assert_eq!(run.get().await.status(), RunStatus::RequiresAction);
+    yard.coordinator.pause();
+    let decision = Some(v1::call_decision::Decision::Approve(v1::CallApproval::default()));
+    let decisions = vec![v1::CallDecision { call_id: "a".to_owned(), decision }];
+    let request = v1::DecideCallsRequest { run_id: run.id.clone(), decisions };
+    other.runs.clone().decide_calls(request).await.expect("it awaits approval");
+    run.cancel("no longer needed").await;
+    yard.coordinator.resume();
+    let owned = run.through(&yard.client);
+    check::whole(&owned.watch(FloorPolicy::Arrival).await.to_end().await, true);
+    // The owner acts for other runs after that.
+    check::whole(&yard.client.execute(vec![count("b", 1, 0)]).await.to_end().await, true);
+    assert_eq!(shards.entries(&format!("ty.run.*.{}.*.job.>", run.id)).await, 0, "a job of a run that has ended");
+}

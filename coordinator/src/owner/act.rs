@@ -69,13 +69,17 @@ impl OwnerTask {
 
     fn append(&mut self, append: Append) {
         let Append { run: id, effect, event, expected, hand_back } = append;
-        let expected = self.expected(id, expected);
-        let run = self.owner.run(id).map(|known| Arc::clone(&known.run));
-        let job = run.as_ref().and_then(|run| job(run, effect, &event));
+        // An entry that was applied after the effect was decided may have ended the run. A job of it would be empty.
+        let Some(run) = self.owner.run(id).map(|known| Arc::clone(&known.run)) else {
+            let world = Surroundings::new(&self.io, self.limited);
+            return self.owner.handle_effect_done(id, effect, ::nats::now(), &world);
+        };
+        let job = job(&run, effect, &event);
         let decided = match effect {
-            Effect::Decide { call } => run.map(|run| (run, call)),
+            Effect::Decide { call } => Some((run, call)),
             _ => None,
         };
+        let expected = self.expected(id, expected);
         let (journal, signals) = (self.io.journals.of(id), self.io.signals.clone());
         self.effects.spawn(async move {
             let appended = append_effect(&journal, id, event, job.as_ref(), expected).await;

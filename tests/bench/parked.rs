@@ -68,9 +68,9 @@ pub(crate) async fn measure(effort: Effort, runs: u32, results: &mut Results) ->
     results.set("parked.opened", memory(&yard, Some(runs))?);
 
     eprintln!("parked: another coordinator takes them over, and carries them");
-    take_over(&mut yard, &looked, [LOG, TAIL_AGE].as_flattened(), runs).await.map(|took| {
-        results.set("parked.taken_over_s", rounded(took.as_secs_f64()));
-    })?;
+    let (half, all) = take_over(&mut yard, &looked, [LOG, TAIL_AGE].as_flattened(), runs).await?;
+    results.set("parked.half_taken_over_s", rounded(half.as_secs_f64()));
+    results.set("parked.taken_over_s", rounded(all.as_secs_f64()));
     results.set("parked.taken_over", memory(&yard, Some(runs))?);
     let began = Instant::now();
     until(|| async { Ok(carried(&yard).await? >= u64::from(runs) && yard.log().await?.0 < u64::from(runs) / 2) })
@@ -81,9 +81,9 @@ pub(crate) async fn measure(effort: Effort, runs: u32, results: &mut Results) ->
     results.set("parked.carried", memory(&yard, Some(runs))?);
 
     eprintln!("parked: a third takes over what is carried");
-    take_over(&mut yard, &looked, [LOG, TAIL_AGE].as_flattened(), runs).await.map(|took| {
-        results.set("parked.taken_over_carried_s", rounded(took.as_secs_f64()));
-    })?;
+    let (half, all) = take_over(&mut yard, &looked, [LOG, TAIL_AGE].as_flattened(), runs).await?;
+    results.set("parked.half_taken_over_carried_s", rounded(half.as_secs_f64()));
+    results.set("parked.taken_over_carried_s", rounded(all.as_secs_f64()));
     tokio::time::sleep(SETTLE).await;
     results.set("parked.taken_over_carried", memory(&yard, Some(runs))?);
 
@@ -117,21 +117,31 @@ fn memory(yard: &Yard, runs: Option<u32>) -> anyhow::Result<Value> {
     Ok(row)
 }
 
-/// Kills the only coordinator, and starts another with these arguments. Returns the time until it has all runs.
-async fn take_over(yard: &mut Yard, looked: &Looked, arguments: &[&str], runs: u32) -> anyhow::Result<Duration> {
+/// Kills the only coordinator, and starts another with these arguments. Returns the time until it has half of the runs,
+/// and all of them.
+async fn take_over(
+    yard: &mut Yard,
+    looked: &Looked,
+    arguments: &[&str],
+    runs: u32,
+) -> anyhow::Result<(Duration, Duration)> {
     yard.coordinators[0].kill().await?;
     let (began, url) = (Instant::now(), yard.broker.url());
     let started = roles::start(&[&["coordinator", &url], arguments].concat(), &looked.environments()[0]).await?;
     let channel = Channel::from_shared(format!("http://{}", started.ready))?.connect().await?;
     yard.coordinators[0] = started;
-    until(|| async {
-        let overview = FleetServiceClient::new(channel.clone()).get_overview(v1::GetOverviewRequest::default()).await;
-        // It is not ready yet.
-        Ok(overview.is_ok_and(|overview| overview.into_inner().runs_open() >= u64::from(runs)))
-    })
-    .await
-    .context("the runs are taken over")?;
-    Ok(began.elapsed())
+    let has = |wanted: u32| {
+        let mut fleet = FleetServiceClient::new(channel.clone());
+        async move {
+            let overview = fleet.get_overview(v1::GetOverviewRequest::default()).await;
+            // It is not ready yet.
+            Ok(overview.is_ok_and(|overview| overview.into_inner().runs_open() >= u64::from(wanted)))
+        }
+    };
+    until(|| has(runs / 2)).await.context("half of the runs are taken over")?;
+    let half = began.elapsed();
+    until(|| has(runs)).await.context("the runs are taken over")?;
+    Ok((half, began.elapsed()))
 }
 
 /// Entries that are carried beside the log.

@@ -48,6 +48,7 @@ use tokio::time::Instant;
 use ::nats::append::PAUSE;
 
 use self::append::UNHEARD_MAX;
+use self::many::MANY_MAX;
 use self::room::{Amount, Room};
 use super::Broker;
 use super::repeated::{Pace, READ_PATIENCE, Turns, last_message, patiently};
@@ -97,6 +98,8 @@ pub(crate) struct Parts {
     /// Limits the entries that were sent without a requested answer and are not confirmed by the feed yet.
     unheard: Semaphore,
     turns: Turns,
+    /// Limits the shards of which many runs are read at a time.
+    many: Semaphore,
     /// Older entries have left the log. In milliseconds since 1970.
     oldest: AtomicU64,
     /// The first entry of the log, or an earlier one.
@@ -217,7 +220,7 @@ pub(crate) enum Opened {
 
 impl Journal {
     pub(crate) fn new(broker: &Broker, partition: Partition) -> Self {
-        let (unheard, turns) = (Semaphore::new(UNHEARD_MAX), Turns::default());
+        let (unheard, turns, many) = (Semaphore::new(UNHEARD_MAX), Turns::default(), Semaphore::new(MANY_MAX));
         let behind_until = AtomicU64::new(0);
         let parts = Parts {
             broker: broker.clone(),
@@ -226,6 +229,7 @@ impl Journal {
             room: Room::default(),
             unheard,
             turns,
+            many,
             oldest: AtomicU64::new(0),
             first: AtomicU64::new(0),
             tip: AtomicU64::new(0),

@@ -55,15 +55,31 @@ impl Snapshots {
     /// A shard's snapshot, if there is one that can be read, and its revision, which the next one replaces. Read from
     /// the leader.
     pub(crate) async fn read(&self, shard: Shard) -> Result<(Option<Snapshot>, Stored), ReadError> {
-        let Some(message) = self.last(&shard.to_string()).await? else { return Ok((None, Stored::default())) };
-        let (revision, bytes) = (message.sequence, message.payload.len());
-        let (read, stored) = match Head::decode(message.payload, shard) {
-            Ok(Head::Whole(snapshot)) => (Ok(snapshot), Stored { revision, in_parts: false, bytes }),
-            Ok(Head::Parts(parts)) => {
-                let read = self.read_parts(shard, parts).await?;
-                (read, Stored { revision, in_parts: true, bytes: self.part_bytes * parts.count as usize })
+        match self.last(&shard.to_string()).await? {
+            Some(head) => self.read_from(shard, head).await,
+            None => Ok((None, Stored::default())),
+        }
+    }
+
+    async fn read_from(&self, shard: Shard, mut head: StreamMessage) -> Result<(Option<Snapshot>, Stored), ReadError> {
+        let (read, stored) = loop {
+            let (revision, bytes) = (head.sequence, head.payload.len());
+            let (read, stored) = match Head::decode(head.payload, shard) {
+                Ok(Head::Whole(snapshot)) => (Ok(snapshot), Stored { revision, in_parts: false, bytes }),
+                Ok(Head::Parts(parts)) => {
+                    let read = self.read_parts(shard, parts).await?;
+                    (read, Stored { revision, in_parts: true, bytes: self.part_bytes * parts.count as usize })
+                }
+                Err(error) => (Err(error.to_string()), Stored { revision, in_parts: false, bytes }),
+            };
+            if read.is_ok() || !stored.in_parts {
+                break (read, stored);
             }
-            Err(error) => (Err(error.to_string()), Stored { revision, in_parts: false, bytes }),
+            // The next snapshot removes the parts of the one before it.
+            match self.last(&shard.to_string()).await? {
+                Some(next) if next.sequence > revision => head = next,
+                Some(_) | None => break (read, stored),
+            }
         };
         if let Err(error) = &read {
             tracing::warn!(%shard, error, "ignoring a snapshot that cannot be read");
@@ -237,6 +253,20 @@ mod tests {
             assert!(matches!(late, Err(WriteError::Conflict)), "{late:?}");
             assert_eq!(messages().await, expected, "{runs} runs");
         }
+    }
+
+    #[tokio::test]
+    async fn a_snapshot_that_is_replaced_while_it_is_read_is_read_again() {
+        let log = LogOptions { bytes_max: 4 << 20, ..LogOptions::default() };
+        let server = local::Broker::start(local::BrokerOptions::default(), |_| {}).await.expect("a broker starts");
+        let broker = Broker::connect(&server.url(), &Credentials::default(), &log).await.expect("set up");
+        let (snapshots, shard) = (Snapshots::with_parts_of(&broker, 1024), Shard(3));
+        let first = snapshots.write(shard, &of(120), Stored::default()).await.expect("it is stored");
+        let head = snapshots.last("03").await.expect("the broker is there").expect("it is there");
+        let next = of(130);
+        let second = snapshots.write(shard, &next, first).await.expect("it is stored");
+        let (read, found) = snapshots.read_from(shard, head).await.expect("the broker is there");
+        assert_eq!((read, found.revision), (Some(next), second.revision));
     }
 
     #[tokio::test]

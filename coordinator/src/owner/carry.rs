@@ -88,11 +88,12 @@ impl OwnerTask {
         let Some(run) = self.carrying.waiting.get_mut(&shard).and_then(VecDeque::pop_front) else { return };
         let (Some(slice), Some(state)) = (self.slice(shard), self.owner.shard(shard)) else { return };
         let now = ::nats::now();
-        let deadline = state.run(run).map(|known| known.run.deadline());
+        let known = state.run(run);
+        let (deadline, carried) = known.map_or((None, 0), |known| (Some(known.run.deadline()), known.carried));
         let (last, is_owed) = (state.half_carried_last(run).unwrap_or(0), slice.owed.holds(run));
         let after_end = if self.io.history.is_some() { KEPT_FOR_HISTORY } else { KEPT_AFTER_END };
         let expires = deadline.map_or(now.after(after_end), |deadline| deadline.after(KEPT_AFTER_DEADLINE));
-        let (journal, order) = (self.io.journals.of_shard(shard), Order { run, fence, expires });
+        let (journal, order) = (self.io.journals.of_shard(shard), Order { run, carried, fence, expires });
         self.carrying.by_shard.insert(shard, run);
         self.carrying.done.spawn(async move {
             let carried = match deadline {

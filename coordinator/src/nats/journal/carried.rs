@@ -71,6 +71,8 @@ impl Fence {
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Order {
     pub(crate) run: RunId,
+    /// The last entry of which the owner knows that it is carried.
+    pub(crate) carried: u64,
     pub(crate) fence: Fence,
     pub(crate) expires: Timestamp,
 }
@@ -211,6 +213,10 @@ impl Journal {
     pub(crate) async fn carry(&self, order: Order, before: Timestamp) -> Result<u64, CarryError> {
         let run = order.run;
         let LastPart { mut number, mut part } = self.last_part(run).await?.unwrap_or_default();
+        // A server that was replaced without knowing it yet answers with an older part, which would be written again.
+        if part.through() < order.carried {
+            return Err(ReadError(format!("entries of run {run} are carried that a server of the broker lacks")).into());
+        }
         let (mut through, mut bytes) = (part.through(), part.entries.iter().map(|entry| entry.payload.len()).sum());
         let (mut is_new, mut pages) = (false, RunPages::new(self.clone(), run, PAGE_BYTES).with_messages());
         loop {
@@ -348,7 +354,7 @@ impl Journal {
             return purge.await.map(drop).map_err(|error| ReadError::new(&error));
         }
         let expires = ::nats::now().after(run::limit::RUN_LIFE_MAX);
-        let stored = self.put_part(Order { run, fence, expires }, number, part.encode()).await;
+        let stored = self.put_part(Order { run, carried: 0, fence, expires }, number, part.encode()).await;
         stored.map_err(|error| ReadError::new(&error))
     }
 }

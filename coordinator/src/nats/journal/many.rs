@@ -7,11 +7,15 @@ use std::collections::HashMap;
 use owner::{Known, Listed};
 use proto::convert::carried::CarriedPart;
 use run::{RunId, Shard};
+use tokio::sync::SemaphorePermit;
 
 use super::carried::messages;
 use super::pages::Batch;
 use super::{Journal, ReadError};
 
+/// Shards of a partition of which many runs are read at a time. The others wait: read all at once, each of them would be
+/// without an owner until the last one is read.
+pub(super) const MANY_MAX: usize = 4;
 /// Messages and bytes of the bucket of carried runs that are read in one request.
 const MESSAGES_MAX: usize = 1024;
 const BYTES_MAX: usize = 4 * 1024 * 1024;
@@ -22,6 +26,11 @@ const SMALL_BYTES: usize = 64 * 1024;
 const RUNS_PER_PAGE: usize = 16;
 
 impl Journal {
+    /// Waits for a turn to read many runs of a shard. `None` never comes: nobody closes the semaphore.
+    pub(crate) async fn turn_to_read_many(&self) -> Option<SemaphorePermit<'_>> {
+        self.parts.many.acquire().await.ok()
+    }
+
     /// Reads runs whose entries lie close together in the log, each up to the last entry that it is listed with. `runs`
     /// is in the order of their first entries.
     pub(crate) async fn together(&self, shard: Shard, runs: &[Listed]) -> Result<Vec<Known>, ReadError> {

@@ -11,6 +11,7 @@ use run::{Event, Partition};
 use super::append::*;
 use super::*;
 use crate::nats::setup::LogOptions;
+use crate::nats::snapshots::Snapshots;
 
 pub(crate) use super::carried::tests as carried;
 
@@ -20,6 +21,11 @@ pub(crate) async fn journal() -> (local::Broker, Journal) {
     let broker = Broker::connect(&server.url(), &Credentials::default(), &log).await.expect("it can be set up");
     let journal = Journal::new(&broker, Partition::FIRST);
     (server, journal)
+}
+
+/// The snapshots at the same broker.
+pub(crate) fn snapshots(journal: &Journal) -> Snapshots {
+    Snapshots::new(&journal.broker)
 }
 
 pub(crate) fn fresh() -> RunId {

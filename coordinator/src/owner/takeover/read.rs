@@ -1,6 +1,6 @@
 //! Reads a shard that is taken over: its snapshot, the runs that it lists, and those that were carried.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
@@ -47,6 +47,9 @@ struct Begun {
     log: u64,
     /// Its snapshot, if it has one of this log.
     snapshot: Option<Snapshot>,
+    /// Entries after the snapshot have left the log, so it may be an old one: a server of the broker that was replaced
+    /// without knowing it yet may have answered. The log keeps what an owner has told that it needs.
+    is_overtaken: bool,
     stored: Stored,
     /// How long it took to store the fence and the barrier.
     fenced: Duration,
@@ -59,13 +62,15 @@ async fn begin(journal: &Journal, snapshots: &Snapshots, shard: Shard, claim: u6
         let fence = journal.fence(shard, claim).await?;
         Ok((fence, journal.mark(shard, Pace::Soon).await?, began.elapsed()))
     };
-    let (LogNow { created: log, .. }, (fence, tip, fenced), (snapshot, stored)) =
+    let (LogNow { created: log, first, .. }, (fence, tip, fenced), (snapshot, stored)) =
         tokio::try_join!(journal.now(), fence, snapshots.read(shard))?;
     let is_of_log = |snapshot: &Snapshot| snapshot.log == log && snapshot.through <= tip;
     if snapshot.as_ref().is_some_and(|snapshot| !is_of_log(snapshot)) {
         tracing::warn!(%shard, "ignoring a snapshot of another log");
     }
-    Ok(Begun { fence, tip, log, snapshot: snapshot.filter(is_of_log), stored, fenced })
+    let snapshot = snapshot.filter(is_of_log);
+    let is_overtaken = snapshot.as_ref().is_some_and(|snapshot| first > snapshot.through + 1);
+    Ok(Begun { fence, tip, log, snapshot, is_overtaken, stored, fenced })
 }
 
 /// Nothing here depends on the log's leader, which may have been replaced without knowing it yet. The barrier is the
@@ -78,14 +83,18 @@ async fn take_over_once(
     unreadable: &AtomicU32,
 ) -> Result<Taken, ReadError> {
     let began = Instant::now();
-    let Begun { fence, tip, log, snapshot, stored, fenced } = begin(journal, snapshots, shard, claim).await?;
+    let Begun { fence, tip, log, snapshot, is_overtaken, stored, fenced } =
+        begin(journal, snapshots, shard, claim).await?;
     // Without a snapshot the shard is read from the log's beginning, and what is carried before that.
-    let mut carried = if snapshot.is_some() { Vec::new() } else { journal.carried_runs(shard).await? };
+    let knows_all = snapshot.is_some() && !is_overtaken;
+    let mut carried = if knows_all { Vec::new() } else { journal.carried_runs(shard).await? };
     let snapshot = snapshot.unwrap_or(Snapshot { log, ..Snapshot::default() });
     let written = snapshot.through;
     let (erasures, erasures_behind) = (snapshot.erasures, snapshot.erasures_behind);
     let letters = snapshot.letters.into_iter().map(|(subject, body)| QueuedNotification { subject, body }).collect();
     let mut log_bytes = snapshot.log_bytes;
+    let listed: HashSet<RunId> = snapshot.open.iter().map(|listed| listed.run).collect();
+    carried.retain(|run| !listed.contains(run));
     let mut runs = ReadRuns::default();
     let through = if unreadable.load(Ordering::Relaxed) < UNREADABLE_MAX {
         let read = runs.read(journal, shard, snapshot.open, tip);
@@ -167,6 +176,10 @@ impl ReadRuns {
     /// Reads the runs of a snapshot: together where that takes fewer requests, and the rest one by one.
     async fn read(&mut self, journal: &Journal, shard: Shard, listed: Vec<Listed>, tip: u64) -> Result<(), ReadError> {
         let (groups, mut rest) = in_groups(listed);
+        let is_carried = |listed: &Listed| listed.first == 0;
+        let has_many_carried = rest.iter().filter(|listed| is_carried(listed)).count() >= CARRIED_MIN;
+        // A shard with few runs does not wait for those with many.
+        let turn = if groups.is_empty() && !has_many_carried { None } else { journal.turn_to_read_many().await };
         for group in groups {
             let read = journal.together(shard, &group).await?;
             let mut left: HashMap<RunId, Listed> = group.into_iter().map(|listed| (listed.run, listed)).collect();
@@ -176,12 +189,13 @@ impl ReadRuns {
             }
             rest.extend(left.into_values());
         }
-        let mut carried: HashMap<RunId, Listed> =
-            rest.iter().filter(|listed| listed.first == 0).map(|listed| (listed.run, *listed)).collect();
-        if carried.len() >= CARRIED_MIN {
+        if has_many_carried {
+            let mut carried: HashMap<RunId, Listed> =
+                rest.iter().filter(|listed| is_carried(listed)).map(|listed| (listed.run, *listed)).collect();
             journal.carried_together(shard, &mut carried, |known| self.take(known)).await?;
-            rest.retain(|listed| listed.first > 0 || carried.contains_key(&listed.run));
+            rest.retain(|listed| !is_carried(listed) || carried.contains_key(&listed.run));
         }
+        drop(turn);
         let reads = rest
             .into_iter()
             .map(|Listed { run, last, .. }| async move { Ok((last, journal.left_of_run(run, last, tip).await?)) });
@@ -231,6 +245,21 @@ impl ReadRuns {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::nats::journal::tests::{carried::gone, journal, snapshots};
+
+    #[tokio::test]
+    async fn a_run_that_was_carried_after_an_old_snapshot_is_taken_over() {
+        let (_server, journal) = journal().await;
+        let snapshots = snapshots(&journal);
+        let (run, through) = gone(&journal).await;
+        let log = journal.now().await.expect("the broker is there").created;
+        // As if a server answered that has not heard of a newer one.
+        let old = Snapshot { log, through, ..Snapshot::default() };
+        snapshots.write(run.shard(), &old, Stored::default()).await.expect("it is stored");
+        let taken = take_over(&journal, &snapshots, run.shard(), 2).await;
+        let is_known = taken.open.iter().any(|known| known.run.id() == run) || taken.resting.contains(run);
+        assert!(is_known, "{taken:?}");
+    }
 
     fn listed(first: u64, last: u64) -> Listed {
         Listed { run: RunId::new(Shard(0), uuid::Uuid::now_v7()), first, last }

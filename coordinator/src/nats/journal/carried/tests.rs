@@ -22,7 +22,7 @@ fn old() -> RunId {
 }
 
 fn order(run: RunId, fence: Fence) -> Order {
-    Order { run, fence, expires: ::nats::now().after(Duration::from_secs(3600)) }
+    Order { run, carried: 0, fence, expires: ::nats::now().after(Duration::from_secs(3600)) }
 }
 
 async fn open(journal: &Journal, run: RunId) -> u64 {
@@ -55,6 +55,17 @@ pub(crate) async fn left(journal: &Journal, leaves: usize) -> (Log, RunId) {
     drop_before(journal, places.get(leaves).map_or(places[3] + 1, |place| *place)).await;
     add(journal, run, &mut places, 1).await;
     (Log::new(&journal.broker, Journals::new(&journal.broker, None)), run)
+}
+
+/// A run that is carried and of which nothing is left in the log, and the position of a barrier of its shard before it.
+pub(crate) async fn gone(journal: &Journal) -> (RunId, u64) {
+    let mark = journal.mark(SHARD, Pace::Soon).await.expect("it is stored");
+    let (run, fence) = (old(), journal.fence(SHARD, 1).await.expect("it is written"));
+    let opened = open(journal, run).await;
+    journal.carry(order(run, fence), ALL).await.expect("it is carried");
+    journal.mark(SHARD, Pace::Soon).await.expect("it is stored");
+    drop_before(journal, opened + 1).await;
+    (run, mark)
 }
 
 async fn sequences(mut pages: RunPages) -> Vec<u64> {
@@ -164,6 +175,26 @@ async fn an_owner_that_was_replaced_carries_nothing_nor_does_what_it_sent_before
     assert_eq!(journal.carried_to(run).await.expect("it is known"), 0);
     assert_eq!(journal.carry(order(run, next), ALL).await.expect("it is carried"), opened);
     assert_eq!(journal.carried_runs(SHARD).await.expect("they are listed"), [run]);
+}
+
+#[tokio::test]
+async fn a_part_that_an_old_server_of_the_broker_tells_is_not_written_again() {
+    let (_server, journal) = journal().await;
+    let fence = journal.fence(SHARD, 1).await.expect("it is written");
+    let run = old();
+    let mut places = vec![open(&journal, run).await];
+    journal.carry(order(run, fence), ALL).await.expect("it is carried");
+    let before = journal.carried_part(run, 0).await.expect("it can be read").expect("it is there");
+    add(&journal, run, &mut places, 2).await;
+    let carried = journal.carry(order(run, fence), ALL).await.expect("it is carried");
+    drop_before(&journal, places[2] + 1).await;
+    add(&journal, run, &mut places, 1).await;
+    // As if a server answered that has not heard of what was stored since.
+    journal.put_part(order(run, fence), 0, before.encode()).await.expect("stored");
+    let known = Order { carried, ..order(run, fence) };
+    journal.carry(known, ALL).await.expect_err("entries would be missing");
+    let kept = journal.carried_part(run, 0).await.expect("it can be read").expect("it is there");
+    assert_eq!(kept.through(), places[0], "nothing is written");
 }
 
 #[tokio::test]

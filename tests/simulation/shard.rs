@@ -81,7 +81,7 @@ impl ShardWork {
 
     /// An entry was applied to an open run.
     pub(crate) fn note(&mut self, run: &Run, entry: &Entry, heard: &[Fact]) {
-        if self.outbox.lacks(entry.sequence) {
+        if self.outbox.lacks(entry) {
             let notification = |status| Notification { run: run.id(), sequence: entry.sequence, status };
             self.outbox.add(owner::notified(run, heard).map(notification).collect());
         }

@@ -28,7 +28,7 @@ pub(super) fn add_notifications(
     entry: &Entry,
     facts: &[Fact],
 ) {
-    if !outbox.lacks(entry.sequence) {
+    if !outbox.lacks(entry) {
         return;
     }
     for status in owner::notified(run, facts) {

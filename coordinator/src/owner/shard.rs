@@ -87,9 +87,26 @@ impl ShardTask {
 
     /// Removes watchers that have gone.
     pub(super) fn sweep_watchers(&mut self) {
+        self.waiting.retain(|standing| !standing.is_closed());
         self.watchers.retain(|_, watchers| {
             watchers.retain(|watcher| !watcher.is_gone());
             !watchers.is_empty()
         });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::sync::oneshot;
+
+    use super::*;
+
+    #[test]
+    fn watchers_that_wait_for_a_shard_and_leave_are_forgotten() {
+        let (mut shard, (stays, _waits)) = (ShardTask::default(), oneshot::channel());
+        shard.waiting.push(stays);
+        shard.waiting.extend((0..1_000).map(|_| oneshot::channel().0));
+        shard.sweep_watchers();
+        assert_eq!(shard.waiting.len(), 1);
     }
 }

@@ -191,7 +191,8 @@ impl OwnerTask {
             slice.fence = fence;
             slice.owed = Erasures::of(erasures, erasures_behind);
             slice.log_bytes = LogBytes::of(log_bytes);
-            slice.outbox = Outbox::of(letters, written);
+            let has_snapshot = written > 0;
+            slice.outbox = if has_snapshot { Outbox::of(letters, written) } else { Outbox::unknown(::nats::now()) };
             slice.unwatched = None;
             slice.stands();
             for (run, last) in gone {

@@ -477,6 +477,14 @@ impl Membership {
 
     /// Evicts lost members, releases shards beyond its share, and claims missing ones.
     fn act(&mut self, now: Instant) {
+        if matches!(self.stage, Stage::Leaving { .. }) {
+            // Claims that were under way when the process was stopped.
+            for shard in self.claims.kept().iter() {
+                self.claims.leave(shard);
+                self.free(shard, now);
+                self.is_changed = true;
+            }
+        }
         match self.stage {
             Stage::Member => {}
             Stage::Leaving { .. } if self.claims.claimed().is_empty() => return self.delete_own_key(now),

@@ -2,14 +2,18 @@
 //! shard's snapshot, and those for later entries follow from the log again.
 
 use std::collections::VecDeque;
+use std::time::Duration;
 
-use run::{Fact, Run, RunStatus};
+use run::{Entry, Fact, Run, RunStatus, Timestamp};
 
 /// The most notifications put into the queue together.
 const BATCH_MAX: usize = 256;
 /// The most notifications of a shard that wait while the queue does not accept any. Beyond that, the newest are lost,
 /// because a queue that is unavailable while the log is available needs an operator.
 const WAITING_MAX: usize = 16_384;
+
+/// Without a snapshot, the notifications for entries of so long are posted again.
+const REPEATED: Duration = Duration::from_secs(5 * 60);
 
 /// The new statuses that are sent to webhooks. A void run has none: it may be a copy of an erased run, whose end was
 /// sent already.
@@ -28,6 +32,8 @@ pub struct Outbox<T> {
     posting: Posting,
     /// The notifications for entries up to here are waiting, or were posted by an earlier owner.
     through: u64,
+    /// Those for entries that were stored before this time were posted by an earlier owner.
+    since: Timestamp,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -41,7 +47,7 @@ enum Posting {
 
 impl<T> Default for Outbox<T> {
     fn default() -> Self {
-        Self { waiting: VecDeque::new(), posting: Posting::Idle, through: 0 }
+        Self { waiting: VecDeque::new(), posting: Posting::Idle, through: 0, since: Timestamp(0) }
     }
 }
 
@@ -49,7 +55,14 @@ impl<T: Clone> Outbox<T> {
     /// The notifications of a snapshot of this log position.
     #[must_use]
     pub fn of(waiting: Vec<T>, through: u64) -> Self {
-        Self { waiting: waiting.into(), posting: Posting::Idle, through }
+        Self { waiting: waiting.into(), through, ..Self::default() }
+    }
+
+    /// Without a snapshot it is not known which notifications were posted. Those for older entries were, unless the
+    /// queue did not accept them for so long. Without this bound, those of a whole day would be posted again.
+    #[must_use]
+    pub fn unknown(now: Timestamp) -> Self {
+        Self { since: now.before(REPEATED), ..Self::default() }
     }
 
     /// The waiting notifications, for a snapshot.
@@ -59,8 +72,8 @@ impl<T: Clone> Outbox<T> {
 
     /// Whether the notifications for an entry are still to be added.
     #[must_use]
-    pub fn lacks(&self, sequence: u64) -> bool {
-        sequence > self.through
+    pub fn lacks(&self, entry: &Entry) -> bool {
+        entry.sequence > self.through && entry.at >= self.since
     }
 
     /// Adds notifications. Returns `false` if there is no room; then they are dropped.
@@ -98,7 +111,7 @@ impl<T: Clone> Outbox<T> {
 
 #[cfg(test)]
 mod tests {
-    use run::{Entry, Event, Opening, RunId, Timestamp};
+    use run::{Event, Opening, RunId};
 
     use super::*;
 
@@ -119,10 +132,23 @@ mod tests {
         }
     }
 
+    fn entry(sequence: u64, at: u64) -> Entry {
+        Entry { sequence, at: Timestamp(at), not_after: None, hooked: false, events: Vec::new() }
+    }
+
+    #[test]
+    fn without_a_snapshot_only_what_is_young_is_posted_again() {
+        let now = Timestamp(86_400_000);
+        let outbox = Outbox::<()>::unknown(now);
+        assert!(
+            outbox.lacks(&entry(9, now.before(REPEATED).0)) && !outbox.lacks(&entry(8, now.before(REPEATED).0 - 1))
+        );
+    }
+
     #[test]
     fn notifications_are_posted_in_order_and_stay_until_the_queue_has_them() {
         let mut outbox = Outbox::of(vec![1, 2], 7);
-        assert!(!outbox.lacks(7) && outbox.lacks(8));
+        assert!(!outbox.lacks(&entry(7, 0)) && outbox.lacks(&entry(8, 0)));
         assert_eq!(outbox.begin(), Some(vec![1, 2]));
         assert!(outbox.add(vec![3]));
         assert_eq!(outbox.begin(), None, "others are on their way");

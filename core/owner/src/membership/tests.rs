@@ -309,3 +309,19 @@ fn shards_that_are_added_are_shared_by_members_that_learn_of_them_one_after_the_
     bucket.wait(LEASE * 3, true);
     assert_eq!(bucket.kept(first), 32);
 }
+
+#[test]
+fn a_shard_that_is_claimed_while_the_member_stops_is_released_too() {
+    let mut bucket = Bucket::new();
+    let only = bucket.join();
+    // It claims the shards of another partition, and is stopped before the broker answers.
+    let now = bucket.now;
+    bucket.members[only].handle_shards(2 * SHARDS, now);
+    bucket.members[only].handle_stop(now);
+    bucket.wait(Duration::from_millis(500), true);
+    assert!(bucket.members[only].is_over(), "it waits for shards that nobody releases");
+    let is_owned = |(key, (value, _)): (&Key, &(Option<String>, u64))| {
+        matches!(key, Key::Shard(_)) && value.as_ref().is_some_and(|owner| !owner.is_empty())
+    };
+    assert_eq!(bucket.keys.iter().filter(|entry| is_owned(*entry)).count(), 0);
+}

@@ -8,6 +8,7 @@ mod location;
 mod objects;
 mod shard;
 
+use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -16,10 +17,10 @@ use object_store::path::Path;
 use proto::convert::InvalidMessage;
 use proto::convert::history::{HistoryMessage, HistoryPosition, HistoryRun};
 use run::{Partition, RunId, Shard, TenantId, Timestamp};
-use slatedb::WriteBatch;
 use slatedb::config::{PutOptions, Ttl};
 use slatedb::db_cache::DbCache;
 use slatedb::db_cache::moka::{MokaCache, MokaCacheOptions};
+use slatedb::{Db, WriteBatch};
 use tokio::time::timeout;
 
 pub use self::examine::ShardSeen;
@@ -267,19 +268,20 @@ impl History {
         runs: Vec<EndedRun>,
         position: HistoryPosition,
     ) -> Result<(), HistoryError> {
-        let mut erased = Vec::new();
+        let mut erased = HashSet::new();
         let written = async {
             let db = store.written()?;
             // Nothing is erased between the look and the write.
             let mut erasing = store.erasing.lock().await;
-            let mut batch = WriteBatch::new();
+            let (mut batch, mut written) = (WriteBatch::new(), HashSet::new());
             for run in runs {
                 let EndedRun { id, tenant, ended_at, last, messages, parts } = run;
                 if erasing.get(&id).is_some_and(|through| last <= *through) {
                     (1..=parts).for_each(|part| batch.delete(keys::part(id, part)));
-                    erased.push(id);
+                    erased.insert(id);
                     continue;
                 }
+                written.insert(id);
                 let expires_at = ended_at.after(self.0.retention);
                 if let Some(tenant) = &tenant {
                     batch.put_with_options(keys::of_tenant(tenant, Some(id)), Bytes::new(), &until(expires_at));
@@ -288,6 +290,12 @@ impl History {
                 batch.put_with_options(keys::run(id), value, &until(expires_at));
             }
             batch.put(keys::POSITION, position.encode());
+            // Nothing of these comes any more. Parts of a run may have been written before it was erased, or since.
+            let over = erasing.iter().filter(|(_, through)| **through <= position.through);
+            for run in over.map(|(run, _)| *run).filter(|run| !written.contains(run)) {
+                delete_keys_of(&db, run, &mut batch).await?;
+                erased.insert(run);
+            }
             let written = db.write(batch).await?;
             erasing.retain(|_, through| *through > position.through);
             drop(erasing);
@@ -316,16 +324,17 @@ impl History {
             if is_pending {
                 erasing.insert(run, through);
             }
-            let Some(value) = db.get(keys::run(run)).await? else { return Ok(is_pending) };
-            // A damaged one is erased as well, as far as it is known.
-            let found = HistoryRun::decode(value).ok();
-            let mut batch = WriteBatch::new();
-            // With all its parts.
-            let mut keys_of_run = db.scan_prefix(keys::run(run), ..).await?;
-            while let Some(next) = keys_of_run.next().await? {
-                batch.delete(next.key);
+            let value = db.get(keys::run(run)).await?;
+            if value.is_none() && !is_pending {
+                return Ok(false);
             }
-            if let Some(found) = found {
+            let mut batch = WriteBatch::new();
+            // Its parts may have been written before it.
+            if !delete_keys_of(&db, run, &mut batch).await? {
+                return Ok(true);
+            }
+            // A damaged one is erased as well, as far as it is known.
+            if let Some(found) = value.and_then(|value| HistoryRun::decode(value).ok()) {
                 found.tenant.iter().for_each(|tenant| batch.delete(keys::of_tenant(tenant, Some(run))));
             }
             let written = db.write(batch).await?;
@@ -388,6 +397,16 @@ fn unexpired(run: RunId, value: Option<Bytes>, now: Timestamp) -> Result<Option<
     let Some(value) = value else { return Ok(None) };
     let found = HistoryRun::decode(value).map_err(|error| damaged(run, &error))?;
     Ok((found.expires_at > now).then_some(found))
+}
+
+/// Deletes a run and all its parts. Returns whether there are any.
+async fn delete_keys_of(db: &Db, run: RunId, batch: &mut WriteBatch) -> Result<bool, HistoryError> {
+    let (mut keys_of_run, mut are_any) = (db.scan_prefix(keys::run(run), ..).await?, false);
+    while let Some(next) = keys_of_run.next().await? {
+        batch.delete(next.key);
+        are_any = true;
+    }
+    Ok(are_any)
 }
 
 fn until(expires_at: Timestamp) -> PutOptions {

@@ -144,6 +144,21 @@ async fn a_run_that_is_erased_before_it_is_written_does_not_come_back() {
 }
 
 #[tokio::test]
+async fn parts_of_a_run_that_is_erased_before_it_is_written_do_not_stay() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let (writer, run) = (history(folder.path()), id());
+    writer.begin((SHARD, CLAIM), LOG, u64::MAX).await.expect("it opens");
+    writer.put_part(run, 1, messages(&[1, 2]), *NOW).await.expect("stored");
+    // The attempt to write its shard fails, and the run is erased before the next one.
+    writer.erase(run, 8, CLAIM).await.expect("erased");
+    writer.part(run, 1).await.expect_err("it is erased with the run");
+    // An attempt that has read the run before writes another part.
+    writer.put_part(run, 2, messages(&[3]), *NOW).await.expect("stored");
+    writer.put(SHARD, Vec::new(), at(8)).await.expect("stored");
+    writer.part(run, 2).await.expect_err("the run did not come");
+}
+
+#[tokio::test]
 async fn a_writer_that_lost_its_shard_and_got_it_back_erases_what_was_written_meanwhile() {
     let folder = tempfile::tempdir().expect("a folder");
     let (writer, other, run) = (history(folder.path()), history(folder.path()), id());

@@ -119,6 +119,8 @@ class Proxy:
         self.listener = socket.create_server(("127.0.0.1", 0))
         self.url = f"http://127.0.0.1:{self.listener.getsockname()[1]}"
         self.connections: list[socket.socket] = []
+        self.answers = threading.Event()
+        self.answers.set()
         threading.Thread(target=self._accept, daemon=True).start()
 
     def _accept(self) -> None:
@@ -127,17 +129,27 @@ class Proxy:
                 near, _ = self.listener.accept()
                 far = socket.create_connection(self.target)
                 self.connections += [near, far]
-                for source, sink in ((near, far), (far, near)):
-                    threading.Thread(target=self._copy, args=(source, sink), daemon=True).start()
+                threading.Thread(target=self._copy, args=(near, far), daemon=True).start()
+                threading.Thread(target=self._copy, args=(far, near, self.answers), daemon=True).start()
 
     @staticmethod
-    def _copy(source: socket.socket, sink: socket.socket) -> None:
+    def _copy(source: socket.socket, sink: socket.socket, may_pass: threading.Event | None = None) -> None:
         with contextlib.suppress(OSError):
             while data := source.recv(65536):
+                if may_pass is not None:
+                    may_pass.wait()
                 sink.sendall(data)
         for end in (source, sink):
             with contextlib.suppress(OSError):
                 end.shutdown(socket.SHUT_RDWR)
+
+    def hold(self) -> None:
+        """Keeps the answers of the coordinator back. Requests pass."""
+        self.answers.clear()
+
+    def release(self) -> None:
+        """Lets the answers pass again."""
+        self.answers.set()
 
     def cut(self) -> None:
         """Breaks every connection. New ones are accepted."""
@@ -153,6 +165,7 @@ def proxy(yard: Yard) -> Iterator[Proxy]:
     way = Proxy(yard.url)
     yield way
     way.listener.close()
+    way.release()
     way.cut()
 
 

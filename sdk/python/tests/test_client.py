@@ -348,7 +348,7 @@ def test_events_are_not_lost_with_a_reader_and_not_read_twice(yard: Yard) -> Non
         message = turn(*[("say", {"text": "a", "times": 20})] * 10)
         running = client.turn(message)
         await running.begin()
-        given_up = asyncio.ensure_future(running.batch())
+        given_up = asyncio.ensure_future(running.fill())
         # Its events are there, and it has not seen them yet.
         while running._inflight is None or not running._inflight.done():  # noqa: ASYNC110 (there is no event of it)
             await asyncio.sleep(0)

@@ -267,6 +267,7 @@ def test_a_stop_of_all_processes_lets_functions_in_processes_end(
             said.append(event.text)
             if len(said) == 1:
                 os.killpg(worker.process.pid, signal.SIGTERM)
+                os.kill(int(said[0]), signal.SIGTERM)
                 while "stopping" not in worker.log.read_text():
                     pass
                 (tmp_path / "gate").touch()

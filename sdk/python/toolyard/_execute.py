@@ -175,7 +175,7 @@ class Runner:
 class Execution:
     """One execution of a call."""
 
-    #: The process that executes it, if it is one of its own.
+    #: The process that executes it, if it is one of its own. It belongs to `Processes`, and its lock guards it.
     process: Process | None = None
 
     def __init__(self, runner: Runner, tool: Tool, call: Call, arguments: bytes) -> None:
@@ -301,8 +301,7 @@ class _Blocking(Execution):
     def cancel(self) -> None:
         """The call should stop. Called on any thread, at most once."""
         # A function that blocks looks at its context; a process is killed.
-        if self.process is not None:
-            self.process.kill()
+        self.runner.processes.stop(self)
 
     def run(self) -> None:
         """Executes it, on a thread of its own."""

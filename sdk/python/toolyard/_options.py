@@ -36,11 +36,15 @@ class TurnOptions(TypedDict, total=False):
     form: Form
     #: Whose output is given when; `interleaved` unless given.
     floor: Floor
-    #: Decides on calls that need an approval: true, or other arguments, or the reason to reject it, or None.
+    #: Decides on calls that need an approval: `True` or other arguments approve, `False` or a reason rejects, `None`
+    #: leaves the call open, and any other value is a `TypeError`. It may be async if the client is. If it raises or is
+    #: cancelled, it is called again when the turn is read again. It must not read the turn itself.
     on_approval: OnApproval
-    #: Answers calls and questions that only the client can answer: with the answer, `Decline()`, or None.
+    #: Answers calls and questions that only the client can answer: with the answer, with `Decline()`, or with `None`,
+    #: which leaves them open. It is called as `on_approval` is.
     on_question: OnQuestion
-    #: `cancel`: the calls are cancelled if iterating or waiting is given up. A process that is killed cancels nothing.
+    #: `cancel`: the calls are cancelled if iterating or waiting is given up, also before the first event. This takes at
+    #: most 10 s. A process that is killed cancels nothing.
     on_disconnect: Literal["cancel", "continue"]
     #: Further fields of `CreateRunRequest`, in the API's JSON.
     extra: Mapping[str, Any]

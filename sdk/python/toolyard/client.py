@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 import json
 import mimetypes
 import os
+import threading
+import time
 import uuid
 from collections.abc import AsyncIterator, Generator, Iterator, Mapping
 from contextlib import suppress
@@ -21,10 +24,13 @@ from .turns import (
     Stored,
     TurnResult,
     TurnState,
-    decide,
+    consult,
+    consult_blocking,
     message_json,
     read_file,
+    require_blocking,
     run_options,
+    send,
 )
 
 if TYPE_CHECKING:
@@ -37,6 +43,8 @@ __all__ = ["AsyncClient", "AsyncTurn", "Client", "Stored", "Turn", "TurnResult"]
 
 URL = "http://127.0.0.1:7420"
 Format = Literal["openai", "openai-chat", "openai-upper", "anthropic", "gemini", "mcp"]
+#: How long a client that gives up tries to cancel its run, in seconds.
+_LEAVE_S = 10.0
 
 
 class AsyncClient:
@@ -172,6 +180,8 @@ class AsyncTurn:
     """A model's message whose calls are executed. Iterate over it for events, or await it for the result.
 
     It begins with the first of these. If the connection breaks it connects again, and no event is lost or repeated.
+    Each event goes to one reader, after its callback has ended. If a reader leaves, the next one goes on after its last
+    event.
     """
 
     def __init__(self, client: AsyncClient, message: Any, options: TurnOptions) -> None:
@@ -179,11 +189,13 @@ class AsyncTurn:
         self._message = message_json(message)
         # One key for all tries, so that a request which is sent again makes no second run.
         self._options: TurnOptions = {**options, "key": options.get("key") or str(uuid.uuid4())}
+        #: The files of the run, once they are stored: a request that is sent again must have the same ones.
+        self._files: list[dict[str, str]] | None = None
+        self._was_sent = False
         self._native: _native.Turn | None = None
         self._inflight: asyncio.Future[bytes | None] | None = None
-        self._lock = asyncio.Lock()
-        self._reading = asyncio.Lock()
-        self.state = TurnState(client.request)
+        self._lock, self._reading, self._handing_out = asyncio.Lock(), asyncio.Lock(), asyncio.Lock()
+        self.state = TurnState(partial(_ask, client))
 
     @property
     def run_id(self) -> str | None:
@@ -193,41 +205,76 @@ class AsyncTurn:
     async def begin(self) -> None:
         """Has the calls accepted, if that has not begun."""
         async with self._lock:
-            if self._native is not None:
-                return
-            # What cannot be read is an error before anything is sent.
-            turn = _read_turn(self._message, self._options, [])
-            client = await self._client._native()
-            if given := self._options.get("files"):
-                turn = _read_turn(self._message, self._options, await self._client.stored_files(given))
-            floor = self._options.get("floor", "interleaved")
-            self.state.call_ids = [call["call_id"] for call in json.loads(turn.about())["calls"]]
-            await wait(partial(turn.start, client, floor))
-            self._native = turn
+            if self._native is None:
+                self._native = await self._send()
 
-    async def batch(self) -> list[Event] | None:
-        """The next events; ``None`` at the end. Cancelling it loses none, and each is read by one reader."""
+    async def _send(self) -> _native.Turn:
+        """Sends the turn. Sent again, it finds the run of its key."""
+        # What cannot be read is an error before anything is sent.
+        turn = _read_turn(self._message, self._options, self._files or [])
+        client = await self._client._native()
+        if self._files is None and (given := self._options.get("files")):
+            self._files = await self._client.stored_files(given)
+            turn = _read_turn(self._message, self._options, self._files)
+        self.state.call_ids = [call["call_id"] for call in json.loads(turn.about())["calls"]]
+        self._was_sent = True
+        await wait(partial(turn.start, client, self._options.get("floor", "interleaved")))
+        return turn
+
+    async def fill(self, until: float | None = None) -> bool:
+        """Waits for events in the queue, at most until a time of the monotonic clock. False after it, and at the end.
+
+        Cancelling it loses no event.
+        """
+        if self.state.queue:
+            return True
+        if until is None:
+            return await self._fill()
+        filling = asyncio.ensure_future(self._fill())
+        try:
+            await asyncio.wait({filling}, timeout=until - time.monotonic())
+            return filling.done() and filling.result()
+        finally:
+            filling.cancel()
+
+    async def _fill(self) -> bool:
         await self.begin()
         assert self._native is not None
         async with self._reading:
-            inflight = self._inflight = self._inflight or begin(self._native.next)
-            try:
-                batch = await asyncio.shield(inflight)
-            except Exception:
+            while not self.state.queue:
+                inflight = self._inflight = self._inflight or begin(self._native.next)
+                try:
+                    batch = await asyncio.shield(inflight)
+                except Exception:
+                    self._inflight = None
+                    raise
+                # A reader that is cancelled before leaves it for the next one, although it may have come.
                 self._inflight = None
-                raise
-            # A reader that is cancelled before leaves it for the next one, although it may have come.
-            self._inflight = None
-            return None if batch is None else self.state.take(batch)
+                if batch is None:
+                    return False
+                self.state.queue += self.state.take(batch)
+        return True
+
+    async def _next(self) -> Event | None:
+        """Hands out an event of the queue after its callback; ``None`` if another reader has taken the last one."""
+        async with self._handing_out:
+            if not self.state.queue:
+                return None
+            with self.state.handing_out() as event:
+                returned = consult(event, self._options)
+                if inspect.isawaitable(returned):
+                    returned = await returned
+                request = send(event, returned)
+                if request is not None:
+                    await request
+            return event
 
     async def __aiter__(self) -> AsyncIterator[Event]:
         is_done = False
         try:
-            while (events := await self.batch()) is not None:
-                for event in events:
-                    act = decide(event, self._options.get("on_approval"), self._options.get("on_question"))
-                    if act is not None:
-                        await act()
+            while await self.fill():
+                event = await self._next()
+                if event is not None:
                     yield event
             is_done = True
         finally:
@@ -238,11 +285,14 @@ class AsyncTurn:
         return self.result().__await__()
 
     async def result(self, wait_s: float | None = None) -> TurnResult:
-        """Waits until all calls have ended, until nothing goes on before somebody acts, or for so many seconds."""
+        """Waits until all calls have ended, until nothing goes on before somebody acts, or for so many seconds.
+
+        A callback that runs when this time is over is not interrupted.
+        """
+        until = None if wait_s is None else time.monotonic() + wait_s
         try:
-            await asyncio.wait_for(self._settle(), wait_s)
-        except asyncio.TimeoutError:
-            pass
+            while _is_before(until) and (self.state.queue or not self.state.waits) and await self.fill(until):
+                await self._next()
         except BaseException:
             await self._leave()
             raise
@@ -254,23 +304,40 @@ class AsyncTurn:
         assert self._native is not None
         return self.state.result(await wait(self._native.messages))
 
-    async def _settle(self) -> None:
-        while not self.state.waits and (events := await self.batch()) is not None:
-            for event in events:
-                act = decide(event, self._options.get("on_approval"), self._options.get("on_question"))
-                if act is not None:
-                    await act()
-
     async def cancel(self, reason: str = "") -> None:
-        """Cancels the calls that have not ended."""
+        """Cancels the calls that have not ended. A turn that has not begun has none.
+
+        Before the first event was read, the turn is sent again under its key to find its run.
+        """
+        async with self._lock:
+            if self._was_sent and not self.state.run_id:
+                await self._find_run()
         if self.state.run_id and not self.state.has_ended:
             await self._client.cancel(self.state.run_id, reason=reason)
 
+    async def _find_run(self) -> None:
+        again = await self._send()
+        batch = await wait(again.next)
+        if batch is not None:
+            found = TurnState(self.state.ask)
+            found.take(batch)
+            self.state.run_id = found.run_id
+
     async def _leave(self) -> None:
-        """The reader goes away."""
+        """Cancels the calls if the reader gives up and the turn is to be cancelled then."""
         if self._options.get("on_disconnect") == "cancel":
-            with suppress(RequestError):
-                await asyncio.shield(self.cancel("its client went away"))
+            with suppress(RequestError, asyncio.TimeoutError):
+                await asyncio.shield(asyncio.wait_for(self.cancel("its client went away"), _LEAVE_S))
+
+
+async def _ask(client: AsyncClient, name: str, fields: dict[str, Any]) -> None:
+    """A request of an event. It returns no response, because a callback could return that as its decision."""
+    await client.request(name, fields)
+
+
+def _is_before(until: float | None) -> bool:
+    """Whether a time of the monotonic clock is not over; ``None`` is never over."""
+    return until is None or time.monotonic() < until
 
 
 def _read_turn(message: bytes, options: TurnOptions, files: list[dict[str, str]]) -> _native.Turn:
@@ -349,10 +416,13 @@ class Turn:
     """As :class:`AsyncTurn`, for programs that are not async."""
 
     def __init__(self, client: Client, message: Any, options: TurnOptions) -> None:
+        require_blocking(options)
         self._run = client._run
         self._options = options
         self._inner = self._run(_make(client._inner, message, options))
-        self._inner.state.ask = client.request
+        self._state = self._inner.state
+        self._state.ask = partial(_ask_blocking, client)
+        self._handing_out = threading.Lock()
 
     @property
     def run_id(self) -> str | None:
@@ -362,9 +432,9 @@ class Turn:
     def __iter__(self) -> Iterator[Event]:
         is_done = False
         try:
-            while (events := self._run(self._inner.batch())) is not None:
-                for event in events:
-                    self._act(event)
+            while self._fill():
+                event = self._next()
+                if event is not None:
                     yield event
             is_done = True
         finally:
@@ -372,36 +442,43 @@ class Turn:
                 self._leave()
 
     def result(self, wait_s: float | None = None) -> TurnResult:
-        """Waits until all calls have ended, until nothing goes on before somebody acts, or for so many seconds."""
-        import time
+        """Waits until all calls have ended, until nothing goes on before somebody acts, or for so many seconds.
 
-        until = None if wait_s is None else time.monotonic() + wait_s
+        A callback that runs when this time is over is not interrupted.
+        """
+        state, until = self._state, None if wait_s is None else time.monotonic() + wait_s
         try:
-            while not self._inner.state.waits:
-                left = None if until is None else until - time.monotonic()
-                events = self._run(asyncio.wait_for(self._inner.batch(), left))
-                if events is None:
-                    break
-                for event in events:
-                    self._act(event)
-        except (asyncio.TimeoutError, TimeoutError):
-            pass
+            while _is_before(until) and (state.queue or not state.waits) and self._fill(until):
+                self._next()
         except BaseException:
             self._leave()
             raise
         return self._run(self._inner.settled())
 
     def cancel(self, reason: str = "") -> None:
-        """Cancels the calls that have not ended."""
+        """As :meth:`AsyncTurn.cancel`."""
         self._run(self._inner.cancel(reason))
 
-    def _act(self, event: Event) -> None:
-        act = decide(event, self._options.get("on_approval"), self._options.get("on_question"))
-        if act is not None:
-            act()
+    def _fill(self, until: float | None = None) -> bool:
+        # Events of the queue need no round trip to the client's thread.
+        return bool(self._state.queue) or self._run(self._inner.fill(until))
+
+    def _next(self) -> Event | None:
+        """Hands out an event of the queue after its callback; ``None`` if another reader has taken the last one."""
+        with self._handing_out:
+            if not self._state.queue:
+                return None
+            with self._state.handing_out() as event:
+                send(event, consult_blocking(event, self._options))
+            return event
 
     def _leave(self) -> None:
         self._run(self._inner._leave())
+
+
+def _ask_blocking(client: Client, name: str, fields: dict[str, Any]) -> None:
+    """As :func:`_ask`."""
+    client.request(name, fields)
 
 
 async def _make(client: AsyncClient, message: Any, options: TurnOptions) -> AsyncTurn:

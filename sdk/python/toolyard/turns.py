@@ -2,25 +2,38 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import os
-from collections.abc import Callable, Mapping, Sequence
+import reprlib
+from collections import deque
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from .content import to_json
 from .context import Decline
+from .errors import RequestError
 from .events import Ask, CallEnded, Ended, Event, NeedsAnswer, NeedsApproval, Opened, Other, read
 
 if TYPE_CHECKING:
     from ._options import TurnOptions
 
-#: Decides on a call: true or arguments approve it, a text is the reason to reject it, `None` leaves it open.
-OnApproval: TypeAlias = "Callable[[NeedsApproval], Any]"
-#: Answers a call or a question: with the answer, with `Decline()`, or with `None`, which leaves it open.
+#: `True` or other arguments approve a call, `False` or a reason rejects it, `None` leaves it open.
+Decision: TypeAlias = "bool | Mapping[str, Any] | str | None"
+#: Decides on a call. It may be an async function if the client is async; other clients raise a `TypeError` for one.
+OnApproval: TypeAlias = "Callable[[NeedsApproval], Decision | Awaitable[Decision]]"
+#: Answers a call or a question: with the answer, with `Decline()`, or with `None`, which leaves it open. As for
+#: `OnApproval`, it may be async if the client is.
 OnQuestion: TypeAlias = "Callable[[NeedsAnswer], Any]"
 Form: TypeAlias = Literal["openai-chat", "openai-responses", "anthropic", "gemini", "mcp"]
 Floor: TypeAlias = Literal["arrival", "submission", "interleaved"]
+
+#: Reasons of refusals of decisions and answers that come too late: sending them again cannot succeed.
+_TOO_LATE = frozenset(
+    {"CALL_ALREADY_ANSWERED", "CALL_ALREADY_DECIDED", "CALL_NOT_AWAITING_APPROVAL", "CALL_NOT_WAITING", "RUN_ENDED"}
+)
 
 
 @dataclass(frozen=True)
@@ -60,6 +73,8 @@ class TurnState:
     open: dict[str, NeedsApproval | NeedsAnswer] = field(default_factory=dict)
     has_ended: bool = False
     last: int | None = None
+    #: Events that were read and not handed out yet.
+    queue: deque[Event] = field(default_factory=deque)
 
     def take(self, batch: bytes) -> list[Event]:
         """Reads the next events."""
@@ -89,6 +104,21 @@ class TurnState:
             self.open.pop(it["call_id"], None)
         return self.ask(name, fields)
 
+    @contextmanager
+    def handing_out(self) -> Iterator[Event]:
+        """The first event of the queue, which is removed once its callback has ended.
+
+        If the callback fails, the event stays, so that the callback is called again. A decision that comes too late
+        fails as well, but the event is removed, because no other attempt can succeed.
+        """
+        try:
+            yield self.queue[0]
+        except RequestError as error:
+            if error.reason in _TOO_LATE:
+                self.queue.popleft()
+            raise
+        self.queue.popleft()
+
     @property
     def waits(self) -> bool:
         """Nothing goes on before somebody acts."""
@@ -102,21 +132,61 @@ class TurnState:
         return TurnResult(fields["messages"], ends, fields["complete"], waiting, self.run_id or None, self.status)
 
 
-def decide(event: Event, on_approval: OnApproval | None, on_question: OnQuestion | None) -> Callable[[], Any] | None:
-    """What the callbacks of a client say to an event, to be sent."""
-    if isinstance(event, NeedsApproval) and on_approval is not None:
-        said = on_approval(event)
-        if isinstance(said, Mapping):
-            return lambda: event.approve(said)
-        if isinstance(said, str):
-            return lambda: event.reject(said)
-        return None if said is None else event.approve if said else event.reject
-    if isinstance(event, NeedsAnswer) and on_question is not None:
-        answer = on_question(event)
-        if isinstance(answer, Decline):
-            return event.decline
-        return None if answer is None else lambda: event.answer(answer)
-    return None
+def require_blocking(options: TurnOptions) -> None:
+    """Raises a `TypeError` if a callback is an async function, which only an async client can await."""
+    for name in ("on_approval", "on_question"):
+        callback = options.get(name)
+        called = inspect.getattr_static(callback, "__call__", None)
+        if inspect.iscoroutinefunction(callback) or inspect.iscoroutinefunction(called):
+            raise TypeError(f"{name} is an async function {_UNAWAITED}")
+
+
+def consult_blocking(event: Event, options: TurnOptions) -> Any:
+    """As :func:`consult`, for a client that cannot await."""
+    returned = consult(event, options)
+    if not inspect.isawaitable(returned):
+        return returned
+    if inspect.iscoroutine(returned):
+        returned.close()
+    name = "on_approval" if isinstance(event, NeedsApproval) else "on_question"
+    raise TypeError(f"{name} returned an awaitable {_UNAWAITED}")
+
+
+_UNAWAITED = "and this client cannot await it: use AsyncClient, or a function that is not async"
+
+
+def consult(event: Event, options: TurnOptions) -> Any:
+    """Calls the callback for an event and returns its decision or answer, or an awaitable of it; `None` without one."""
+    callback: Callable[[Any], Any] | None = None
+    if isinstance(event, NeedsApproval):
+        callback = options.get("on_approval")
+    elif isinstance(event, NeedsAnswer):
+        callback = options.get("on_question")
+    return None if callback is None else callback(event)
+
+
+def send(event: Event, returned: Any) -> Any:
+    """Sends the decision or the answer of a callback. With an async client the request is awaited.
+
+    Only `True` and arguments approve a call: any other value that is no decision is a `TypeError`.
+    """
+    if returned is None:
+        return None
+    if isinstance(event, NeedsAnswer):
+        return event.decline() if isinstance(returned, Decline) else event.answer(returned)
+    assert isinstance(event, NeedsApproval)
+    if returned is True:
+        return event.approve()
+    if isinstance(returned, Mapping):
+        return event.approve(returned)
+    if returned is False:
+        return event.reject()
+    if isinstance(returned, str):
+        return event.reject(returned)
+    raise TypeError(
+        f"on_approval returned {reprlib.repr(returned)} for {event.tool}: return True or arguments to approve the "
+        "call, False or a reason to reject it, or None to leave it open"
+    )
 
 
 def message_json(message: Any) -> bytes:

@@ -6,8 +6,9 @@
     for message in drive(runner, yard, on_approval=lambda event: input(f"{event.tool}? ") == "yes"):
         ...
 
-The runner has no approvals of its own: ``on_approval`` and ``on_question`` are those of a turn. Without them a call
-that waits is refused, and the model reads that. All tools of the runner are the fleet's.
+The runner has no approvals of its own: ``on_approval`` and ``on_question`` are those of a turn, and may be async with
+:func:`drive_async`. Without them a call that waits is refused, and the model reads that. All tools of the runner are
+the fleet's.
 """
 
 from __future__ import annotations

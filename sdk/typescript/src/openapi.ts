@@ -2044,7 +2044,7 @@ export interface components {
             };
             /**
              * Format: date-time
-             * @description Do not execute it before this time, by the broker's clock. It is accepted at once, and DELAYED until then; it keeps no other call waiting. DELAY_TOO_LONG if it is not before the deadlines of the call and of the run, so less than 24 hours ahead: a schedule starts later calls. A time that has passed is no delay. CLIENT_CALL_DELAYED if the client answers the call.
+             * @description Do not execute it before this time, by the broker's clock. It is accepted at once, and DELAYED until then; it keeps no other call waiting. DELAY_TOO_LONG if it is not before the deadlines of the call and of the run: less than 24 hours ahead unless the run sets a `timeout`, which may be 30 days; a schedule starts later calls. A time that has passed is no delay. CLIENT_CALL_DELAYED if the client answers the call.
              */
             not_before?: string;
             /** @description Its priority among the calls of its tenant that wait in the same pool; `rules.priority` of the run if not set. */

@@ -13,6 +13,8 @@ export interface Message {
 /** The pause before the first attempt to connect again, and the longest one. */
 const PAUSE_MS = 100;
 const PAUSE_MAX_MS = 5_000;
+/** The server sends a comment after 15 s without an event. A connection without a byte for so long is dead. */
+const SILENCE_MAX_MS = 45_000;
 
 /** How often a connection is tried again. */
 export interface Patience {
@@ -22,8 +24,9 @@ export interface Patience {
 }
 
 /**
- * The messages of a stream that `open` begins, until the consumer returns. When the stream breaks off, `open` is called
- * again; it knows where to continue. Refusals that may pass are tried again too, others are thrown.
+ * The messages of a stream that `open` begins, until the consumer returns. When the stream breaks off or is silent for
+ * too long, `open` is called again; it knows where to continue. Refusals that may pass are tried again too, others are
+ * thrown.
  */
 export async function* follow(open: () => Promise<Response>, patience: Patience): AsyncGenerator<Message, void> {
   let failures = 0;
@@ -90,12 +93,27 @@ function passes(error: unknown): boolean {
   return error instanceof ToolyardError ? error.isPassing : isOfTheConnection(error);
 }
 
+/** The messages of one connection, until it ends or is silent for too long. */
 async function* messages(
   body: ReadableStream<Uint8Array>,
   signal: AbortSignal | undefined,
 ): AsyncGenerator<Message, void> {
-  const decoded = body.pipeThrough(new TextDecoderStream() as ReadableWritablePair<string, Uint8Array>);
-  const reader = decoded.pipeThrough(new EventSourceParserStream()).getReader();
+  // The timer runs only during a read, because a consumer that takes long reads no bytes either.
+  let silence: ReturnType<typeof setTimeout> | undefined;
+  const bytes = new TransformStream<Uint8Array, Uint8Array>({
+    transform(chunk, controller) {
+      if (silence !== undefined) {
+        listen();
+      }
+      controller.enqueue(chunk);
+    },
+  });
+  const text = body.pipeThrough(bytes).pipeThrough(new TextDecoderStream() as ReadableWritablePair<string, Uint8Array>);
+  const reader = text.pipeThrough(new EventSourceParserStream()).getReader();
+  const listen = () => {
+    clearTimeout(silence);
+    silence = setTimeout(() => reader.cancel().catch(() => {}), SILENCE_MAX_MS);
+  };
   // In Node 20 an abort does not always end a read that goes through other streams.
   const aborted = () => {
     reader.cancel(signal?.reason).catch(() => {});
@@ -103,7 +121,10 @@ async function* messages(
   signal?.addEventListener("abort", aborted, { once: true });
   try {
     for (;;) {
+      listen();
       const { done, value } = await reader.read();
+      clearTimeout(silence);
+      silence = undefined;
       signal?.throwIfAborted();
       if (done) {
         return;
@@ -111,6 +132,7 @@ async function* messages(
       yield { id: value.id, event: value.event, data: value.data };
     }
   } finally {
+    clearTimeout(silence);
     signal?.removeEventListener("abort", aborted);
     // A reader that stops closes the connection.
     reader.cancel().catch(() => {});

@@ -2,6 +2,7 @@
 
 import type { components } from "../openapi.js";
 import { type AiToolMessage, asChat, asToolMessage, callsOf } from "./ai-sdk.js";
+import { Condition } from "./condition.js";
 import {
   type Deciding,
   Ended,
@@ -46,7 +47,10 @@ export interface TurnOptions {
   timeout?: number;
   tenant?: string;
   failFast?: boolean;
-  /** `false`: nothing of the run is kept after its end. */
+  /**
+   * `false`: nothing of the run is kept after its end. Set `format` as well: if the connection breaks before the server
+   * has named the form, the messages cannot be requested, because the turn is not sent again.
+   */
   store?: boolean;
   /** Whose output is shown: of all calls at once (unless set), or of one call at a time. */
   order?: "interleaved" | "arrival" | "submission";
@@ -168,6 +172,11 @@ export class Turn<M = unknown> implements AsyncIterable<TurnEvent>, PromiseLike<
   #body: string | undefined;
   #result: Promise<TurnResult<M>> | undefined;
   #wasSent = false;
+  /** The stream of the request has ended. Only that stream names the form that the server has recognised. */
+  #wasContinued = false;
+  #isOver = false;
+  /** For {@link settled}: changed with `#waits`, `#answer`, `#wasContinued` and `#isOver`. */
+  readonly #state = new Condition();
   readonly #readers = new Readers();
   #wasStopped = false;
   /** Aborted when the turn was stopped, or a callback failed: what it had to decide may wait for ever. */
@@ -224,12 +233,15 @@ export class Turn<M = unknown> implements AsyncIterable<TurnEvent>, PromiseLike<
    * messages are those of the other calls. Decide or answer, and call it again, or await the turn.
    */
   async settled(): Promise<TurnResult<M>> {
-    for await (const _ of this) {
-      if (this.#waits) {
-        return this.#concluded(await this.#messages("0s", false));
-      }
-    }
-    return await this;
+    // If the turn fails, awaiting it throws the error.
+    this.#start().catch(() => {});
+    await this.#state.until(() => this.#isOver || this.#canSettle());
+    return this.#isOver ? await this : this.#concluded(await this.#messages("0s", false));
+  }
+
+  /** Whether calls wait for somebody, and the form of the messages is known, not needed, or will not be named. */
+  #canSettle(): boolean {
+    return this.#waits && (this.#mayBeSentAgain() || this.#form() !== undefined || this.#wasContinued);
   }
 
   /** Stops following, so that nothing of the turn keeps the process alive. The run goes on. */
@@ -279,6 +291,9 @@ export class Turn<M = unknown> implements AsyncIterable<TurnEvent>, PromiseLike<
         await this.#giveUp().catch(() => {});
       }
       throw error;
+    } finally {
+      this.#isOver = true;
+      this.#state.changed();
     }
   }
 
@@ -304,6 +319,7 @@ export class Turn<M = unknown> implements AsyncIterable<TurnEvent>, PromiseLike<
       if (message.event === "messages") {
         this.#answer = JSON.parse(message.data) as Answer;
         this.#runId ??= this.#answer.run_id;
+        this.#state.changed();
         if (this.#answer.complete) {
           return;
         }
@@ -324,6 +340,8 @@ export class Turn<M = unknown> implements AsyncIterable<TurnEvent>, PromiseLike<
     const signal = this.#signal;
     const policy = POLICIES[order];
     if (this.#runId !== undefined) {
+      this.#wasContinued = true;
+      this.#state.changed();
       const path = `/v1/runs/${this.#runId}/events?floor_policy=${policy}`;
       const last = this.#last === undefined ? {} : { "last-event-id": this.#last };
       return this.#requests.send(path, { signal, headers: { ...headers, ...last } });
@@ -386,6 +404,7 @@ export class Turn<M = unknown> implements AsyncIterable<TurnEvent>, PromiseLike<
       const changed = other(event, "run_status_changed");
       if (changed) {
         this.#waits = changed.status === "RUN_STATUS_REQUIRES_ACTION" && this.#waiting.size > 0;
+        this.#state.changed();
       }
     }
   }
@@ -455,13 +474,8 @@ export class Turn<M = unknown> implements AsyncIterable<TurnEvent>, PromiseLike<
     return { ...common, messages: answer.messages as M[], format: answer.format };
   }
 
-  /** The same request with the same key returns the messages of the same run. */
   async #messages(wait: string, isWhole: boolean): Promise<Answer> {
-    const format = this.#formatOfRun();
-    const [path, init] =
-      format !== undefined
-        ? [`/v1/runs/${this.#runId}/messages?format=${format}&wait=${wait}`, {}]
-        : [this.#batch({ wait }), this.#turnRequest()];
+    const [path, init] = this.#messagesRequest(wait);
     for (;;) {
       const answer = await this.#persist<Answer>(path, init);
       if (answer.complete || !isWhole) {
@@ -470,17 +484,30 @@ export class Turn<M = unknown> implements AsyncIterable<TurnEvent>, PromiseLike<
     }
   }
 
-  /**
-   * The form in which the run is asked for its messages; `undefined` if the request is repeated instead, which also says
-   * what was passed over. It is not repeated for a run that may be erased, because it would be executed again.
-   */
-  #formatOfRun(): string | undefined {
+  /** The turn under its key again, whose answer also has what was passed over; or else a request about the run. */
+  #messagesRequest(wait: string): [path: string, init: RequestInit] {
+    if (this.#mayBeSentAgain()) {
+      return [this.#batch({ wait }), this.#turnRequest()];
+    }
+    const form = this.#form();
+    if (form === undefined) {
+      const why = "the connection broke before the server had named the form of the turn, which has store: false";
+      throw new Error(`the messages of run ${this.#runId} cannot be requested: ${why}; set format`);
+    }
+    return [`/v1/runs/${this.#runId}/messages?format=${form}&wait=${wait}`, {}];
+  }
+
+  /** Whether the same request means the same run. A run that is not stored may be erased; then it opens another one. */
+  #mayBeSentAgain(): boolean {
+    return this.#origin.kind === "turn" && (this.#origin.options.store !== false || this.#runId === undefined);
+  }
+
+  /** The form in which the messages are requested by the id of the run, if it is known. */
+  #form(): string | undefined {
     if (this.#origin.kind === "run") {
       return this.#origin.options.format;
     }
-    const { store, format } = this.#origin.options;
-    const known = this.#answer?.format ?? (this.#aiCalls() ? "openai-chat" : format);
-    return store === false && this.#runId !== undefined ? known : undefined;
+    return this.#answer?.format ?? (this.#aiCalls() ? "openai-chat" : this.#origin.options.format);
   }
 
   /** The ends of calls that came before the first event of this turn. */

@@ -15,9 +15,21 @@ use crate::output::Output;
 const KEEPS_MAX: Duration = Duration::from_secs(24 * 3600);
 /// The approximate size of an entry besides its key and its result.
 const ENTRY_BYTES: usize = 200;
+/// Metadata that only describes the origin of a call: its trace, which differs for each request and attempt, the run
+/// and call below which it was made (`tools/collaboration/src/fleet.rs`), and the digest of its arguments before they
+/// were completed (`coordinator/src/admission/accept.rs`). All other metadata may change a result, and is in the key.
+const ORIGIN: [&str; 6] = [
+    "traceparent",
+    "tracestate",
+    "toolyard.parent_run",
+    "toolyard.parent_call",
+    "toolyard.path",
+    "toolyard.given_arguments",
+];
 
 /// Answers a call with the result of an earlier one of the same tenant and caller, with the same tool, arguments,
-/// files, metadata and context. These count because the result may depend on the user in them.
+/// files, metadata and context. These count because the result may depend on the user in them. Metadata that only
+/// describes the origin of a call does not count: its trace, and its parent run and call.
 ///
 /// Only for tools that are `read_only`: a second execution of an idempotent tool may be wanted, because the first may
 /// have been undone. Only results are kept, not errors, and only of calls without output, because output is a part of
@@ -99,7 +111,9 @@ fn key(call: &Call<'_>) -> String {
     // With the conversation, if it is one of them.
     let files = &call.context().execution.call.files;
     let files = files.iter().map(|file| (&file.name, file.object.sha256)).collect::<Vec<_>>();
-    let (tool, metadata) = (call.tool().as_str(), call.context().metadata());
+    let tool = call.tool().as_str();
+    let metadata: Vec<_> =
+        call.context().metadata().iter().filter(|(key, _)| !ORIGIN.contains(&key.as_str())).collect();
     let tenant = call.context().tenant().map(TenantId::as_str);
     let caller = call.context().caller().map(CallerName::as_str);
     let roles: Vec<_> = call.context().roles().iter().map(Role::name).collect();
@@ -126,7 +140,52 @@ impl Interceptor for ResultCache {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicU32, Ordering};
+
+    use run::{CallSpec, Fields};
+
     use super::*;
+    use crate::table::Table;
+    use crate::testkit;
+    use crate::tool::Tool as _;
+
+    /// Returns how often it was executed.
+    #[crate::tool(crate = crate, read_only)]
+    async fn count() -> String {
+        static EXECUTIONS: AtomicU32 = AtomicU32::new(0);
+        (EXECUTIONS.fetch_add(1, Ordering::Relaxed) + 1).to_string()
+    }
+
+    async fn call_with_metadata(table: &Table, key: &str, value: &str) -> Output {
+        let (name, arguments) = (Count::NAME.parse().unwrap(), "{}".to_owned());
+        let prepared = table.prepare(&name, arguments.as_bytes()).unwrap();
+        let (mut context, _chunks) = testkit::context(name, arguments, Duration::from_secs(1), Fields::default());
+        let mut spec = CallSpec::clone(&context.execution.call);
+        spec.metadata.insert(key.to_owned(), value.to_owned());
+        context.execution.call = Arc::new(spec);
+        prepared.call(context).await.unwrap()
+    }
+
+    /// The results of two calls that differ in this metadata only.
+    async fn results(table: &Table, key: &str) -> (Output, Output) {
+        (call_with_metadata(table, key, "1").await, call_with_metadata(table, key, "2").await)
+    }
+
+    #[tokio::test]
+    async fn calls_that_differ_only_in_their_origin_share_a_result_and_other_metadata_keeps_them_apart() {
+        let table = Table::new().host(Count).unwrap();
+        let table = table.intercept(ResultCache::new(Duration::from_secs(10), 1 << 20));
+        for key in ORIGIN {
+            let (one, other) = results(&table, key).await;
+            assert_eq!(one, other, "{key} describes the origin of the call, and it was executed again");
+        }
+        for key in ["tenant", "baggage", "toolyard.depth", "toolyard.tokens_left", "toolyard.fire_time"] {
+            let (one, other) = results(&table, key).await;
+            assert_ne!(one, other, "{key} may change the result");
+            assert_eq!(call_with_metadata(&table, key, "1").await, one, "{key} did not change");
+        }
+    }
 
     #[tokio::test(start_paused = true)]
     async fn the_oldest_go_when_room_or_time_is_over() {

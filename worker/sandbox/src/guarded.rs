@@ -72,9 +72,11 @@ impl Guards {
             }
         };
         unless_gone(guard.orders.write_all(&line).await)?;
-        // While the program starts.
-        let next = self.guard()?;
-        *self.spare.lock().unwrap_or_else(PoisonError::into_inner) = Some(next);
+        // While the program starts, so a failure is not one of this program.
+        match self.guard() {
+            Ok(next) => *self.spare.lock().unwrap_or_else(PoisonError::into_inner) = Some(next),
+            Err(error) => tracing::warn!(%error, "starting a guard ahead failed; the next program starts its own"),
+        }
         Ok(Guarded { guard: Some(guard), stdin, left })
     }
 

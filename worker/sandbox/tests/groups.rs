@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use programs_of_tests::{SOON, end, sandbox_with, workspace};
-use sandbox::{ControlGroups, Level, Request, Sandbox, SandboxError, Settings, Wanted};
+use sandbox::{ControlGroups, Exit, Level, Request, Sandbox, SandboxError, Settings, StartError, Wanted};
 use toolyard_tool::Left;
 
 /// A group of version 2 below which groups can be made.
@@ -44,6 +44,36 @@ async fn a_program_runs_in_a_group_that_goes_with_it() {
         assert!(Instant::now() < deadline, "processes are left");
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
+}
+
+#[tokio::test]
+async fn a_program_that_was_started_is_returned_although_no_guard_can_be_made_for_the_next_one() {
+    let (folder, workspace) = (tempfile::tempdir().unwrap(), workspace());
+    // Files as those of a control group, which any kernel lets a guard write.
+    let (group, hidden) = (folder.path().join("group"), folder.path().join("hidden"));
+    std::fs::create_dir(&group).unwrap();
+    std::fs::write(group.join("cgroup.controllers"), "").unwrap();
+    let groups = Some(ControlGroups { folder: group.clone(), ..ControlGroups::default() });
+    let sandbox = sandbox_with(Settings { groups, ..Settings::default() });
+    let start = || sandbox.start(Request::shell("echo started", workspace.path()), Left::default());
+    let started = || ("started\n".to_owned(), String::new(), Some(Exit::ExitCode(0)));
+    assert_eq!(end(start().await.unwrap()).await, started());
+    let deadline = Instant::now() + SOON;
+    while entered(&group) < 2 {
+        assert!(Instant::now() < deadline, "the next guard does not enter its group");
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    std::fs::rename(&group, &hidden).unwrap();
+    assert_eq!(end(start().await.unwrap()).await, started(), "its guard was made before the group vanished");
+    assert!(matches!(start().await, Err(StartError::Guard(_))), "there is neither a guard nor a group");
+    std::fs::rename(&hidden, &group).unwrap();
+    assert_eq!(end(start().await.unwrap()).await, started(), "a start makes its own guard if none is ready");
+}
+
+/// Groups below a folder that a process has entered.
+fn entered(folder: &Path) -> usize {
+    let groups = std::fs::read_dir(folder).unwrap().flatten();
+    groups.filter(|group| group.path().join("cgroup.procs").exists()).count()
 }
 
 /// Removes a group with those below it, unless the kernel still counts a process in one.

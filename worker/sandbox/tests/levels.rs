@@ -131,6 +131,21 @@ async fn a_folder_that_is_not_there_is_named() {
     assert!(matches!(&error, StartError::Folder { path, .. } if path.ends_with("at/all")), "{error}");
 }
 
+#[tokio::test]
+async fn a_program_without_a_sandbox_may_mount_in_a_namespace_of_its_own_unless_files_are_hidden() {
+    let script = "unshare --user --map-root-user --mount mount -t tmpfs none /mnt && echo mounted";
+    let can_mount = Command::new("unshare").args(["--user", "--map-root-user", "--mount", "true"]).status();
+    if !can_mount.is_ok_and(|status| status.success()) {
+        eprintln!("NOT TESTED: there are no user namespaces");
+        return;
+    }
+    let none = sandbox_with(Settings::default());
+    assert_eq!(run(&none, script).await.0, "mounted\n");
+    let hiding = sandbox_with(Settings { hidden: vec!["/etc/hostname".into()], ..Settings::default() });
+    let (out, err, _) = run(&hiding, script).await;
+    assert!(out.is_empty() && err.contains("not permitted"), "{out}{err}");
+}
+
 #[test]
 fn an_error_names_everything_that_is_missing() {
     let what = "user namespaces (denied)".to_owned();
@@ -139,16 +154,44 @@ fn an_error_names_everything_that_is_missing() {
     assert!(error.contains("level isolated: isolated needs user namespaces (denied)"), "{error}");
 }
 
-#[test]
-fn the_temporary_folder_of_a_program_goes_although_the_program_took_rights_away() {
+/// A worker that is not root: an ignored test, in a process of its own.
+fn plain_user(test: &str) -> Command {
     use std::os::unix::process::CommandExt as _;
-    let temporary = workspace();
     let mut worker = Command::new(std::env::current_exe().unwrap());
-    worker.args(["--exact", "worker_of_a_plain_user", "--ignored"]).env("TMPDIR", temporary.path());
-    // Root may remove anything.
+    worker.args(["--exact", test, "--ignored"]);
     if let Some(User { uid, gid }) = sandbox::choose_user(None).unwrap() {
         worker.uid(uid).gid(gid);
     }
+    worker
+}
+
+#[test]
+fn programs_cannot_look_into_a_worker_that_hides_itself() {
+    assert!(plain_user("worker_that_hides_itself").status().unwrap().success());
+}
+
+#[tokio::test]
+#[ignore = "a process that another test starts"]
+async fn worker_that_hides_itself() {
+    let (worker, own) = (std::process::id(), rustix::process::getuid().as_raw());
+    let script = format!("stat -c %u /proc/{worker}/environ /proc/{worker}/mem /proc/{worker}/fd");
+    let owners = |uid: u32| format!("{uid}\n").repeat(3);
+    let none = sandbox_of(Level::None, Network::Denied).unwrap();
+    assert_eq!(run(&none, &script).await.0, owners(own));
+    sandbox::hide_this_process();
+    // A worker that is hidden can still try what the kernel gives.
+    let confined = sandbox_of(Level::Confined, Network::Denied);
+    for sandbox in confined.iter().chain([&none]) {
+        assert_eq!(run(sandbox, &script).await.0, owners(0), "{}", sandbox.level());
+    }
+}
+
+#[test]
+fn the_temporary_folder_of_a_program_goes_although_the_program_took_rights_away() {
+    let temporary = workspace();
+    // Root may remove anything.
+    let mut worker = plain_user("worker_of_a_plain_user");
+    worker.env("TMPDIR", temporary.path());
     assert!(worker.status().unwrap().success());
     let left: Vec<_> = std::fs::read_dir(temporary.path()).unwrap().collect();
     assert!(left.is_empty(), "{left:?}");

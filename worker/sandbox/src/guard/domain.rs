@@ -127,16 +127,18 @@ fn confine(rules: &Rules, paths: &Paths<'_>) -> Result<(), RulesetError> {
     Ok(())
 }
 
-/// As far as the kernel can. It also takes the right to gain new ones, as by `sudo`.
+/// As far as the kernel can. It also takes the right to gain new ones, as by `sudo`. There is always a domain if the
+/// kernel has Landlock, because any domain keeps programs from looking into processes outside of it.
 fn hide(hidden: &[PathBuf]) -> Result<(), RulesetError> {
-    let ruleset = Ruleset::default().set_compatibility(CompatLevel::BestEffort).scope(Scope::Signal)?;
-    if hidden.is_empty() {
-        ruleset.create()?.restrict_self()?;
+    let scoped = || Ruleset::default().set_compatibility(CompatLevel::BestEffort).scope(Scope::Signal);
+    if hidden.is_empty() && scoped()?.create()?.restrict_self()?.ruleset != RulesetStatus::NotEnforced {
         return Ok(());
     }
+    // Before Linux 6.12 only rights over files make a domain. They are not the first choice if nothing is hidden,
+    // because a domain with such rights also denies mounts, even in a user namespace of the program.
     let all = AccessFs::from_all(RIGHTS);
     let (open, ways) = open([Path::new("/")], &closed(hidden));
-    let ruleset = ruleset.handle_access(all)?.create()?;
+    let ruleset = scoped()?.handle_access(all)?.create()?;
     let ruleset = ruleset.add_rules(path_beneath_rules(open, all))?;
     ruleset.add_rules(path_beneath_rules(ways, AccessFs::ReadDir))?.restrict_self()?;
     Ok(())

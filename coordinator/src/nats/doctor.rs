@@ -169,7 +169,7 @@ async fn servers(nats_url: &str, credentials: &Credentials, one: &ServerInfo) ->
     if gone.is_empty() {
         return Some(Finding::ok(what, found));
     }
-    let gone: Vec<String> = gone.into_iter().map(|(url, _)| url).collect();
+    let gone: Vec<String> = gone.into_iter().map(|(url, _)| nats::hidden(&url)).collect();
     let found = format!("{found}; gone: {}", gone.join(", "));
     Some(if there.len() * 2 > all {
         Finding::warn(what, found, "bring it back: another lost server may stop everything")

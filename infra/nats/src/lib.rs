@@ -69,12 +69,12 @@ pub async fn connect(url: &str, credentials: &Credentials, name: &str, party: &P
         options = options.add_root_certificates(path.clone()).require_tls(true);
     }
     let servers: Vec<&str> = url.split(',').map(str::trim).collect();
-    let client = options.connect(servers).await.map_err(|source| failed(url.to_owned(), source))?;
+    let client = options.connect(servers).await.map_err(|source| failed(hidden(url), source))?;
     let version = client.server_info().version;
     let mut numbers = version.split('.').map(|number| number.parse::<u32>().unwrap_or(0));
     let found = (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0));
     if found < VERSION_MIN {
-        return Err(ConnectError::TooOld { url: url.to_owned(), version });
+        return Err(ConnectError::TooOld { url: hidden(url), version });
     }
     Ok(client)
 }
@@ -86,6 +86,17 @@ fn seed(path: &PathBuf) -> Result<String, ConnectError> {
         return Err(ConnectError::NotAKey { path: path.clone() });
     }
     Ok(seed.to_owned())
+}
+
+/// Addresses, separated by commas, without what may be passwords.
+#[must_use]
+pub fn hidden(urls: &str) -> String {
+    let hide = |url: &str| match (url.split_once("://"), url.rsplit_once('@')) {
+        (Some((scheme, _)), Some((_, host))) => format!("{scheme}://***@{host}"),
+        (None, Some((_, host))) => format!("***@{host}"),
+        (_, None) => url.to_owned(),
+    };
+    urls.split(',').map(hide).collect::<Vec<_>>().join(",")
 }
 
 fn failed(url: String, source: async_nats::ConnectError) -> ConnectError {
@@ -109,5 +120,16 @@ fn log(event: &Event) {
         Event::Connected | Event::LameDuckMode | Event::Draining | Event::Closed | Event::ClientError(_) => {
             tracing::info!(%event, "broker");
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_are_told_without_their_passwords() {
+        assert_eq!(hidden("nats://me:secret@one:4222,tls://two,three:1"), "nats://***@one:4222,tls://two,three:1");
+        assert_eq!(hidden("me:se@cret@one:4222"), "***@one:4222");
     }
 }

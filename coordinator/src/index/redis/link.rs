@@ -58,9 +58,9 @@ impl std::fmt::Debug for Link {
 impl Link {
     /// `ca`: the authorities (PEM) of the server's certificate; the system's if there is none.
     pub(super) fn new(url: &str, ca: Option<&Path>) -> Result<Self, UrlError> {
-        let malformed = |error: RedisError| UrlError::Malformed { url: hidden(url), reason: error.to_string() };
+        let malformed = |error: RedisError| UrlError::Malformed { url: ::nats::hidden(url), reason: error.to_string() };
         let client = match ca {
-            Some(_) if !url.starts_with("rediss:") => return Err(UrlError::WithoutTls { url: hidden(url) }),
+            Some(_) if !url.starts_with("rediss:") => return Err(UrlError::WithoutTls { url: ::nats::hidden(url) }),
             Some(file) => {
                 let unread = |reason: String| UrlError::Authorities { file: file.to_owned(), reason };
                 let authorities = std::fs::read(file).map_err(|error| unread(error.to_string()))?;
@@ -109,12 +109,4 @@ impl Link {
 
 fn unavailable(error: RedisError) -> Unavailable {
     Unavailable(error.to_string())
-}
-
-/// The address without what may be a password.
-fn hidden(url: &str) -> String {
-    match (url.split_once("://"), url.rsplit_once('@')) {
-        (Some((scheme, _)), Some((_, host))) => format!("{scheme}://***@{host}"),
-        (Some(_) | None, _) => url.to_owned(),
-    }
 }

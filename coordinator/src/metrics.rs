@@ -131,9 +131,18 @@ static APPROVALS: Family<Gauge> = Family::new("toolyard_approvals_waiting", "Cal
     .exported_as("toolyard.approvals.waiting", "{call}");
 static RUNS_OPEN: Family<Gauge> =
     Family::new("toolyard_runs_open", "Runs that have not ended.", &[]).exported_as("toolyard.runs.open", "{run}");
+static RUNS_RESTING: Family<Gauge> = Family::new(
+    "toolyard_runs_resting",
+    "Open runs that are kept packed: each of their calls has ended or waits for its client, an approval or its time.",
+    &[],
+)
+.exported_as("toolyard.runs.resting", "{run}");
 static SHARDS: Family<Gauge> =
-    Family::new("toolyard_shards_owned", "Shards that this coordinator owns, of 16 in total.", &[])
+    Family::new("toolyard_shards_owned", "Shards that this coordinator owns.", &[])
         .exported_as("toolyard.shards.owned", "{shard}");
+static SHARDS_ALL: Family<Gauge> =
+    Family::new("toolyard_shards", "Shards of the log: 16 for each of its partitions.", &[])
+        .exported_as("toolyard.shards", "{shard}");
 static ERASURES: Family<Gauge> = Family::new(
     "toolyard_erasures_pending",
     "Ended runs that are to be erased and are not erased yet, due or not.",
@@ -171,6 +180,12 @@ static LOG_BYTES: Family<Gauge> =
 static LOG_BYTES_MAX: Family<Gauge> =
     Family::new("toolyard_log_max_bytes", "Limit of the log in bytes; from 85 % on new work is refused.", &[])
         .exported_as("toolyard.log.size_max", "By");
+static LOG_FILLED: Family<Gauge> = Family::new(
+    "toolyard_log_filled_ratio",
+    "How full the fullest partition of the log is, by bytes or by messages: 1 is full. From 0.85 on it takes no new runs.",
+    &[],
+)
+.exported_as("toolyard.log.filled", "1");
 static LOG_MESSAGES: Family<Gauge> =
     Family::new("toolyard_log_messages", "Messages in the log.", &[]).exported_as("toolyard.log.messages", "{message}");
 static LOG_MESSAGES_MAX: Family<Gauge> = Family::new(
@@ -271,7 +286,7 @@ pub(crate) fn refused(reason: Reason) {
     REFUSALS.with(&[reason.code()]).add(1);
 }
 
-const METRICS: [Metric; 48] = [
+const METRICS: [Metric; 51] = [
     Metric::Counter(&REQUESTS),
     Metric::Histogram(&REQUEST_SECONDS),
     Metric::Counter(&REFUSALS),
@@ -298,7 +313,9 @@ const METRICS: [Metric; 48] = [
     Metric::Gauge(&CLIENT_CALLS),
     Metric::Gauge(&APPROVALS),
     Metric::Gauge(&RUNS_OPEN),
+    Metric::Gauge(&RUNS_RESTING),
     Metric::Gauge(&SHARDS),
+    Metric::Gauge(&SHARDS_ALL),
     Metric::Gauge(&ERASURES),
     Metric::Gauge(&TAKEOVER_AGE),
     Metric::Gauge(&LOG_LAG),
@@ -306,6 +323,7 @@ const METRICS: [Metric; 48] = [
     Metric::Gauge(&LOG_BYTES),
     Metric::Gauge(&LOG_AGE),
     Metric::Gauge(&LOG_BYTES_MAX),
+    Metric::Gauge(&LOG_FILLED),
     Metric::Gauge(&LOG_MESSAGES),
     Metric::Gauge(&LOG_MESSAGES_MAX),
     Metric::Gauge(&LOG_SUBJECTS),
@@ -329,7 +347,9 @@ pub(crate) struct Counts {
     pub(crate) client_calls: Gauge,
     pub(crate) approvals: Gauge,
     pub(crate) runs_open: Gauge,
+    pub(crate) runs_resting: Gauge,
     pub(crate) shards: Gauge,
+    pub(crate) shards_all: Gauge,
     pub(crate) erasures: Gauge,
     pub(crate) takeover_age: Gauge,
     pub(crate) log_lag: Gauge,
@@ -337,6 +357,7 @@ pub(crate) struct Counts {
     pub(crate) log_age: Gauge,
     pub(crate) log_bytes: Gauge,
     pub(crate) log_bytes_max: Gauge,
+    pub(crate) log_filled: Gauge,
     pub(crate) log_messages: Gauge,
     pub(crate) log_messages_max: Gauge,
     pub(crate) log_subjects: Gauge,
@@ -365,7 +386,9 @@ pub(crate) static COUNTS: LazyLock<Counts> = LazyLock::new(|| {
         client_calls: CLIENT_CALLS.with(&[]),
         approvals: APPROVALS.with(&[]),
         runs_open: RUNS_OPEN.with(&[]),
+        runs_resting: RUNS_RESTING.with(&[]),
         shards: SHARDS.with(&[]),
+        shards_all: SHARDS_ALL.with(&[]),
         erasures: ERASURES.with(&[]),
         takeover_age: TAKEOVER_AGE.with(&[]),
         log_lag: LOG_LAG.with(&[]),
@@ -373,6 +396,7 @@ pub(crate) static COUNTS: LazyLock<Counts> = LazyLock::new(|| {
         log_age: LOG_AGE.with(&[]),
         log_bytes: LOG_BYTES.with(&[]),
         log_bytes_max: LOG_BYTES_MAX.with(&[]),
+        log_filled: LOG_FILLED.with(&[]),
         log_messages: LOG_MESSAGES.with(&[]),
         log_messages_max: LOG_MESSAGES_MAX.with(&[]),
         log_subjects: LOG_SUBJECTS.with(&[]),

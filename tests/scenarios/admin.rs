@@ -141,6 +141,26 @@ fn value(text: &str, series: &str) -> Option<f64> {
 }
 
 #[tokio::test]
+async fn a_run_that_waits_for_its_client_alone_is_kept_packed_until_it_is_answered() {
+    let admin = Admin::anywhere();
+    let yard = Yard::start_with(admin.of(&Fixture::new(FIXTURE))).await;
+    let _worker = Fixture::new(FIXTURE).worker(&yard.broker.url(), "main", 4).await;
+    let rest = |open: f64, resting: f64| {
+        move |_: u16, text: &str| {
+            value(text, "toolyard_runs_open") == Some(open) && value(text, "toolyard_runs_resting") == Some(resting)
+        }
+    };
+    let sleeps = call("s", "sleep", json!({ "ms": 600_000, "text": "" }));
+    let busy = yard.client.create(vec![crate::question("also"), sleeps]).await;
+    let waits = yard.client.create(vec![crate::question("ask")]).await;
+    admin.until("/metrics", rest(2.0, 1.0)).await;
+    waits.submit(vec![harness::client_answer("ask", "this one")]).await.expect("the call waits");
+    check::whole(&waits.watch(v1::FloorPolicy::Arrival).await.to_end().await, true);
+    admin.until("/metrics", rest(1.0, 0.0)).await;
+    busy.cancel("enough").await;
+}
+
+#[tokio::test]
 async fn what_happens_to_calls_is_counted_where_it_happens() {
     let (door, hosts) = (Admin::anywhere(), Admin::anywhere());
     let yard = Yard::start_with(door.of(&Fixture::new(FIXTURE))).await;

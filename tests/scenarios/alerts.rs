@@ -22,7 +22,8 @@ use crate::cluster::leader;
 use crate::{FIXTURE, check, count};
 
 /// Alerts that no scenario here causes, each with the reason.
-const NOT_CAUSED: [(&str, &str); 0] = [];
+const NOT_CAUSED: [(&str, &str); 1] =
+    [("ToolyardHistoryLost", "a log that fills while the history is away takes more calls than a scenario should make")];
 /// The panels that show a quantile over the calls of the last minutes: without calls their series have no number.
 const QUANTILES: [&str; 5] = [
     "Call, 95 of 100 within",
@@ -316,6 +317,24 @@ async fn lost_servers_of_the_broker_and_lost_coordinators_are_alerted_until_they
     prometheus.until_firing("ToolyardLogUnreachable").await;
     let _first = admins[0].of(&fixture).coordinator(&cluster.url()).await;
     prometheus.until_inactive("ToolyardLogUnreachable").await;
+}
+
+#[tokio::test]
+async fn a_history_that_is_away_is_alerted_until_it_is_back() {
+    let outer = tempfile::tempdir().expect("a folder");
+    let (here, aside) = (outer.path().join("here"), outer.path().join("aside"));
+    let fixture = Fixture::new(FIXTURE).with("TOOLYARD_HISTORY", format!("file://{}", here.display()));
+    let (yard, _worker, prometheus) = scraped(&fixture).await;
+    ends(&yard.client.create(vec![echo("kept")]).await).await;
+    prometheus.until_quiet().await;
+    std::fs::rename(&here, &aside).expect("moved");
+    std::fs::write(&here, b"").expect("a file in its place");
+    ends(&yard.client.create(vec![echo("waits")]).await).await;
+    prometheus.until_firing("ToolyardHistoryBehind").await;
+    prometheus.until_inactive("ToolyardHistoryLost").await;
+    std::fs::remove_file(&here).expect("removed");
+    std::fs::rename(&aside, &here).expect("moved back");
+    prometheus.until_inactive("ToolyardHistoryBehind").await;
 }
 
 /// Takes these publish permissions out of the broker's configuration.

@@ -105,6 +105,13 @@ async fn streamed(http: &Http, run: &str) -> Vec<String> {
     answering.sent().iter().map(|sent| format!("{sent:?}")).collect()
 }
 
+/// What becomes of the first call of a run.
+async fn why(client: &Client, run: &str) -> String {
+    let run = get(client, run).await.expect("it is there");
+    let request = v1::ExplainCallRequest { run_id: run.run_id, call_id: run.calls[0].call_id.clone() };
+    client.runs.clone().explain_call(request).await.expect("the call is there").into_inner().why
+}
+
 async fn erase(client: &Client, request: v1::EraseRunsRequest) -> u64 {
     let (mut requested, mut request) = (0, request);
     loop {
@@ -132,6 +139,7 @@ async fn a_run_that_left_the_log_is_read_as_before_by_every_way_and_at_every_coo
     let response = format!("/responses/{}", answer["id"].as_str().expect("it has an id"));
     let (before, path) = (get(&yard.client, &old.id).await.expect("it is there"), format!("/v1/runs/{}", old.id));
     let (shown, sent) = (yard.http().get(&path).await.json(), streamed(&yard.http(), &old.id).await);
+    let because = why(&yard.client, &old.id).await;
     let ended = last(&yard).await;
     let mut slow = old.watch(FloorPolicy::Arrival).await;
     assert!(slow.next().await.expect("it begins"));
@@ -143,6 +151,7 @@ async fn a_run_that_left_the_log_is_read_as_before_by_every_way_and_at_every_coo
         let run = old.through(client);
         assert_eq!(get(client, &old.id).await.expect("the history has it"), before);
         assert_eq!(watch(&run, None).await, events);
+        assert_eq!(why(client, &old.id).await, because);
         let half = events[events.len() / 2].sequence;
         let rest: Vec<RunEvent> = events.iter().filter(|event| event.sequence > half).cloned().collect();
         assert_eq!(watch(&run, Some(half)).await, rest);

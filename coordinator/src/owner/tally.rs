@@ -165,17 +165,20 @@ pub(crate) fn job_bytes(spec: &CallSpec) -> u64 {
 impl OwnerTask {
     /// Publishes the counts, and values that need no counting.
     pub(super) fn tell_tallies(&mut self, tallies: &Tallies, registry: &Registry) {
-        let (mut shards, mut runs, mut erasures) = (0_u32, 0_u32, 0_u32);
+        let (mut shards, mut runs, mut resting, mut erasures) = (0_u32, 0_u32, 0_u32, 0_u32);
         for (slice, shard) in self.slices.iter().zip(self.owner.shards()).filter(|(_, shard)| shard.phase().leads()) {
             shards += 1;
             runs += u32::try_from(shard.open_len()).unwrap_or(u32::MAX);
+            resting += u32::try_from(shard.resting().len()).unwrap_or(u32::MAX);
             erasures += u32::try_from(slice.owed.len()).unwrap_or(u32::MAX);
         }
         for (partition, (jobs, bytes)) in self.io.journals.partitions().zip(tallies.jobs) {
             self.io.journals.of_partition(partition).count_deferred(jobs, bytes);
         }
         COUNTS.shards.set(f64::from(shards));
+        COUNTS.shards_all.set(self.io.journals.shards().len() as f64);
         COUNTS.runs_open.set(f64::from(runs));
+        COUNTS.runs_resting.set(f64::from(resting));
         COUNTS.erasures.set(f64::from(erasures));
         COUNTS.client_calls.set(f64::from(tallies.client_calls));
         COUNTS.approvals.set(f64::from(tallies.approvals));

@@ -118,6 +118,8 @@ impl Journals {
         let sum = |of: fn(&Sizes) -> f64| seen.iter().map(of).sum::<f64>();
         COUNTS.log_bytes.set(sum(|seen| seen.bytes));
         COUNTS.log_bytes_max.set(sum(|seen| seen.bytes_max));
+        let filled = seen.iter().map(|seen| (seen.bytes / seen.bytes_max).max(seen.messages / seen.messages_max));
+        COUNTS.log_filled.set(filled.fold(0.0, f64::max));
         COUNTS.log_messages.set(sum(|seen| seen.messages));
         COUNTS.log_messages_max.set(sum(|seen| seen.messages_max));
         COUNTS.log_subjects.set(sum(|seen| seen.subjects));

@@ -140,6 +140,13 @@ impl Quotas {
         self.admit_calls((run, false), tenant, calls)
     }
 
+    /// Calls that were admitted are not added to their run, because it refused them.
+    pub(crate) fn refused(&self, run: RunId, tenant: Option<&TenantId>, calls: usize) {
+        if let Some(tenant) = tenant.filter(|_| self.counts()) {
+            self.counted().refused(run, tenant, u32::try_from(calls).unwrap_or(u32::MAX));
+        }
+    }
+
     fn admit_calls<'a>(
         &self,
         (run, is_new): (RunId, bool),
@@ -482,6 +489,22 @@ impl Counted {
         let Some(tenant) = self.tenants.get_mut(name) else { return };
         if let Some(under) = tenant.runs.remove(&run) {
             tenant.calls = tenant.calls.saturating_sub(under.calls);
+        }
+    }
+
+    /// Gives back calls that were admitted for a run. If it was counted anew since then, they are not among its calls.
+    fn refused(&mut self, run: RunId, name: &TenantId, calls: u32) {
+        let Some(tenant) = self.tenants.get_mut(name) else { return };
+        let Entry::Occupied(mut under) = tenant.runs.entry(run) else { return };
+        if under.get().admitted.is_none() {
+            return;
+        }
+        let left = under.get().calls.saturating_sub(calls);
+        tenant.calls = tenant.calls.saturating_sub(under.get().calls - left);
+        if left == 0 {
+            under.remove();
+        } else {
+            under.get_mut().calls = left;
         }
     }
 

@@ -154,6 +154,8 @@ pub(crate) struct NewRun {
     pub(crate) request_id: Option<RequestId>,
     /// The call that makes it.
     pub(crate) parent: Option<Box<ParentCall>>,
+    /// It redrives a parked call: without that call there is nothing to open.
+    pub(crate) redrives: bool,
 }
 
 impl NewRun {
@@ -394,11 +396,15 @@ impl Runs {
             self.check_room_of(id.shard())?;
             let mut calls = calls.to_vec();
             let (asks, converses) = (self.asks(), calls.iter().any(|call| call.conversation.is_some()));
-            let mut stored = None;
+            let (mut stored, mut admitted) = (None, None);
             if asks || converses || !matches!(self.caller, Caller::Anyone) {
                 let run = self.known(id).await?.run;
                 self.caller.may_add_to(&run)?;
-                self.quotas.admit(id, run.tenant(), calls.iter().map(|call| &*call.arguments))?;
+                // A run that takes no calls refuses these below.
+                if run.is_open() {
+                    self.quotas.admit(id, run.tenant(), calls.iter().map(|call| &*call.arguments))?;
+                    admitted = run.tenant().cloned();
+                }
                 if asks || converses {
                     let registry = Arc::clone(&self.registry.borrow());
                     let scope = self.scope_in(&run, custom, &registry);
@@ -407,7 +413,6 @@ impl Runs {
                         Box::pin(self.resolve(&mut calls, scope.offer)).await;
                         Box::pin(self.ask(&mut calls, &scope, id)).await;
                     }
-                    // A run that takes no calls refuses these below.
                     if run.is_open() {
                         stored = Box::pin(self.converse_in(id, &mut calls, &scope)).await?;
                     }
@@ -436,6 +441,7 @@ impl Runs {
                 Ok(run) => run,
                 Err(error) => {
                     if matches!(error, RequestError::Rejected(_)) {
+                        self.quotas.refused(id, admitted.as_ref(), calls.len());
                         Box::pin(self.remove_conversation(stored)).await;
                     }
                     return Err(error);
@@ -459,6 +465,8 @@ impl Runs {
         answers: &[Answer],
         all_required: bool,
     ) -> Result<Arc<Run>, RequestError> {
+        // Its refusal names all calls that wait, and the bearer of an answer token may know of one only.
+        let all_required = all_required && self.caller.only().is_none();
         let work = async {
             self.caller.may_answer(id, answers)?;
             let answers = &*Box::pin(self.ask_about_answers(id, answers)).await?;

@@ -81,12 +81,13 @@ pub fn duration(duration: Duration) -> prost_types::Duration {
     }
 }
 
-/// A duration from the wire; `None` if it is negative. The library's own conversion overflows at the limit of its
-/// range.
+/// A duration from the wire; `None` if it is negative, or is none that JSON can represent. The library's own conversion
+/// overflows at the limit of its range.
 #[must_use]
 pub fn time_in(wire: prost_types::Duration) -> Option<Duration> {
-    let (seconds, nanos) = (u64::try_from(wire.seconds).ok()?, u64::try_from(wire.nanos).ok()?);
-    Some(Duration::from_secs(seconds).saturating_add(Duration::from_nanos(nanos)))
+    let (seconds, nanos) = (u64::try_from(wire.seconds).ok()?, u32::try_from(wire.nanos).ok()?);
+    let is_time = wire.seconds <= DURATION_SECONDS_MAX && nanos < 1_000_000_000;
+    is_time.then(|| Duration::new(seconds, nanos))
 }
 
 fn duration_or(wire: Option<prost_types::Duration>, default: Duration) -> Duration {

@@ -248,6 +248,9 @@ reasons! {
     /// The call is not parked.
     CallNotParked = "CALL_NOT_PARKED", FailedPrecondition, CONFLICT,
         "get the run to see the state of the call; `toolyard parked ls` lists the parked calls";
+    /// The parked call would be refused if it was redriven now. It stays parked.
+    RedriveRefused = "REDRIVE_REFUSED", FailedPrecondition, CONFLICT,
+        "do what the error says, such as having a caller with the right redrive it, then redrive it again";
     /// The call was parked, and has been redriven or dropped since.
     CallNotParkedAnyMore = "CALL_NOT_PARKED_ANY_MORE", FailedPrecondition, CONFLICT,
         "no further action is possible: another request has already redriven or dropped the call";

@@ -157,6 +157,8 @@ async fn tools_are_listed_in_pages_and_unknown_ones_are_told() {
     }
     let unknown = tools.get_tool(v1::GetToolRequest { name: "nope".to_owned() }).await.expect_err("no such tool");
     assert_eq!((unknown.code(), reason(&unknown).as_str()), (Code::NotFound, "TOOL_NOT_FOUND"));
+    let tags = v1::ListToolsRequest { tags: vec!["a".to_owned(); 33], ..v1::ListToolsRequest::default() };
+    assert_eq!(reason(&tools.list_tools(tags).await.expect_err("no tool has so many tags")), "MALFORMED");
     let negative = tools.list_tools(v1::ListToolsRequest { page_size: -1, ..v1::ListToolsRequest::default() }).await;
     assert_eq!(reason(&negative.expect_err("a page has a size")), "MALFORMED");
 }

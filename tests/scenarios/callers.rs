@@ -377,6 +377,26 @@ async fn a_stream_of_many_runs_does_not_outlive_its_callers_rights() {
     };
     sender.send(ask(1)).await.expect("it listens");
     assert_eq!(ends(1).await, None);
+    // It may submit still, and not approve any more.
+    let without = CALLERS.replace(r#""submit", "read", "answer", "approve""#, r#""submit", "read", "answer""#);
+    yard.callers.write(&without);
+    let approves = |tag| {
+        let approve = vec!["_all".to_owned()];
+        let run = v1::CreateRunRequest { calls: vec![echo("a")], approve, ..v1::CreateRunRequest::default() };
+        v1::ExecuteRunsRequest { tag, run: Some(run.into()) }
+    };
+    let mut tag = 10;
+    let refused = async {
+        loop {
+            sender.send(approves(tag)).await.expect("it listens");
+            match ends(tag).await {
+                Some(reason) => break reason,
+                None => tag += 1,
+            }
+        }
+    };
+    let refused = tokio::time::timeout(harness::PATIENCE, refused).await.expect("the file is read again");
+    assert_eq!(refused, "ROLE_MISSING");
     yard.callers.write(CALLERS.split("[[callers]]\n    name = \"rival\"").next().expect("the rest"));
     until_refused(&rival).await;
     sender.send(ask(2)).await.expect("it listens");
@@ -444,7 +464,11 @@ async fn a_token_for_one_answer_answers_that_call_and_nothing_else() {
     let ended = |event: &Event| matches!(event, Event::CallEnded(ended) if ended.call_id == "gives");
     own.watch(FloorPolicy::Interleaved).await.until(ended).await;
     assert_eq!(own.get().await.extra_state, r#"{"cart":1}"#);
-    let shown = there(&opened.run_id).submit(answer("one")).await.expect("it is for this");
+    // All required answers would name the other calls that wait.
+    let request =
+        v1::SubmitToolOutputsRequest { run_id: opened.run_id.clone(), outputs: answer("one"), all_required: true };
+    let shown = browser.runs.clone().submit_tool_outputs(request).await.expect("it is for this");
+    let shown = shown.into_inner().run.expect("the response has the run");
     let calls: Vec<&str> = shown.calls.iter().map(|call| call.call_id.as_str()).collect();
     assert_eq!((calls, shown.extra_state.as_str()), (vec!["one"], ""), "nothing else of the run is shown");
     assert_eq!(shown.calls[0].state(), CallState::Completed);
@@ -491,4 +515,22 @@ async fn a_certificate_names_its_caller() {
         let stranger = with(name, Some("spiffe://acme.example/other")).await;
         assert_eq!(refusal(list(&stranger).await), unknown("CERTIFICATE_UNKNOWN"));
     }
+}
+
+#[tokio::test]
+async fn the_audit_of_an_erasure_names_what_was_erased() {
+    let log = tempfile::NamedTempFile::new().expect("a temporary file");
+    let yard = guarded_with(Fixture::new(FIXTURE).with("TOOLYARD_LOG", "info").logging_to(log.path())).await;
+    let ops = yard.client("ops");
+    let run = create(&ops, vec![echo("a")], "acme").await.expect("an admin may").run_id;
+    for (tenant, run_id) in [("acme", ""), ("", run.as_str())] {
+        let of = (tenant.to_owned(), run_id.to_owned());
+        let request = v1::EraseRunsRequest { tenant: of.0, run_id: of.1, dry_run: true, ..Default::default() };
+        ops.runs.clone().erase_runs(request).await.expect("an admin may");
+    }
+    let text = std::fs::read_to_string(log.path()).expect("the log is there");
+    let lines: Vec<&str> = text.lines().filter(|line| line.contains(r#"command="EraseRuns""#)).collect();
+    let [of_tenant, of_run] = lines[..] else { panic!("a line for each request: {lines:?}") };
+    assert!(of_tenant.contains(r#"erased.tenant="acme""#), "{of_tenant}");
+    assert!(of_run.contains(&run), "{of_run}");
 }

@@ -128,6 +128,25 @@ async fn requests_that_are_never_finished_take_bounded_memory_and_leave_room_to_
 }
 
 #[tokio::test]
+async fn an_unfinished_body_counts_in_the_memory_whatever_its_content_type_says() {
+    let yard = Yard::start(FIXTURE).await;
+    let to = yard.coordinator.address();
+    let (mut driving, mut answers) = (JoinSet::new(), JoinSet::new());
+    for _ in 0..2 {
+        let mut sender = connect(to, &mut driving).await;
+        for _ in 0..50 {
+            // As messages of gRPC, each of these would be empty and complete.
+            let body = unfinished(vec![0; 2 << 20]);
+            answers.spawn(sender.send_request(request(to, "/mcp", "application/grpc", body)));
+        }
+    }
+    let first = tokio::time::timeout(harness::PATIENCE, answers.join_next()).await.expect("some are refused in time");
+    let first = first.expect("there are some").expect("it does not panic").expect("it is answered");
+    assert_eq!(first.status(), 503, "{first:?}");
+    drop((answers, driving));
+}
+
+#[tokio::test]
 async fn a_question_about_health_is_small_and_a_link_is_read_without_a_body() {
     let yard = Yard::start(FIXTURE).await;
     let to = yard.coordinator.address();

@@ -449,6 +449,24 @@ async fn a_link_is_read_by_whoever_has_it_until_its_time_and_while_its_maker_may
     let elsewhere = format!("/v1/objects/{}", object.object_id);
     let refused = http.ask(Method::GET, &elsewhere, &[("authorization", &format!("Bearer {token}"))], "").await;
     assert_eq!(refused.status, 401);
+    // Who made it is of another tenant now: what it made is of the old one.
+    let moved = with_key.replacen("tenant = \"acme\"", "tenant = \"other\"", 1);
+    assert_ne!(moved, with_key);
+    yard.callers.write(&moved);
+    let gone = async {
+        while http.get(&path).await.status == 200 {
+            tokio::time::sleep(std::time::Duration::from_millis(50)).await;
+        }
+    };
+    tokio::time::timeout(harness::PATIENCE, gone).await.expect("the file is read again");
+    assert_eq!(http.get(&path).await.problem(), unknown);
+    yard.callers.write(&with_key);
+    let back = async {
+        while http.get(&path).await.status != 200 {
+            tokio::time::sleep(std::time::Duration::from_millis(50)).await;
+        }
+    };
+    tokio::time::timeout(harness::PATIENCE, back).await.expect("the file is read again");
     yard.callers.write(&with_key.replacen("\"read\"", "\"answer\"", 1));
     let taken = async {
         while http.get(&path).await.status == 200 {

@@ -1,6 +1,6 @@
 //! A call that used all its attempts is parked with its errors, and can be redriven or dropped.
 
-use harness::{Run, Yard, call, reason};
+use harness::{Callers, Fixture, Guarded, Run, Yard, call, reason};
 use proto::v1::{self, CallState, FloorPolicy};
 use serde_json::json;
 
@@ -84,4 +84,57 @@ async fn why_says_what_a_call_waits_for() {
     assert!(why(&run, "queued").await.contains("cancelled (seen enough)"), "{}", why(&run, "queued").await);
     busy.cancel("seen enough").await;
     check::whole(&stream.to_end().await, true);
+}
+
+const CALLERS: &str = r#"
+    [[callers]]
+    name = "shop"
+    tenant = "acme"
+    roles = ["submit", "read"]
+    tools = [{ names = ["gives", "echo"] }]
+    keys = ["{shop}"]
+
+    [[callers]]
+    name = "boss"
+    tenant = "acme"
+    roles = ["submit", "read", "approve"]
+    tools = [{ names = ["gives"] }]
+    keys = ["{boss}"]
+"#;
+
+#[tokio::test]
+async fn a_call_that_would_be_refused_stays_parked() {
+    let callers = Callers::new("");
+    callers.write(CALLERS);
+    let yard = Guarded::start(Fixture::new(FIXTURE), callers).await;
+    let shop = yard.client("shop");
+    shop.wait_for_tool("gives").await;
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let path = folder.path().join("there");
+    let run = shop.create(vec![call("g", "gives", json!({ "when_there": path }))]).await;
+    check::whole(&run.watch(FloorPolicy::Arrival).await.to_end().await, true);
+    std::fs::write(&path, "").expect("the file is written");
+    yard.callers.write(&CALLERS.replacen(r#""gives", "echo""#, r#""echo""#, 1));
+    let has_lost = async {
+        while shop
+            .tools
+            .clone()
+            .list_tools(v1::ListToolsRequest::default())
+            .await
+            .expect("it may read")
+            .get_ref()
+            .tools
+            .len()
+            > 1
+        {
+            tokio::time::sleep(std::time::Duration::from_millis(50)).await;
+        }
+    };
+    tokio::time::timeout(harness::PATIENCE, has_lost).await.expect("the file is read again");
+    let refused = redrive(&run, "g").await.expect_err("it may not call the tool any more");
+    assert_eq!(reason(&refused), "REDRIVE_REFUSED", "{refused}");
+    assert!(run.get().await.calls[0].parked);
+    let again = redrive(&run.through(&yard.client("boss")), "g").await.expect("it may");
+    let events = again.watch(FloorPolicy::Arrival).await.to_end().await;
+    assert_eq!(check::text(&check::outcomes(&events)["g"]), "given");
 }

@@ -496,3 +496,36 @@ async fn schedules_are_created_paused_fired_and_deleted_over_http_and_come_witho
     assert_eq!(http.ask(hyper::Method::DELETE, &at, &[], "").await.status, 200);
     assert_eq!(http.get(&at).await.status, 404);
 }
+
+#[tokio::test]
+async fn times_that_no_json_can_represent_are_refused_over_grpc_too() {
+    let yard = Yard::start(FIXTURE).await;
+    let _worker = yard.worker().await;
+    let time = |seconds, nanos| Some(prost_types::Duration { seconds, nanos });
+    let beyond = Some(prost_types::Timestamp { seconds: 253_402_300_800, nanos: 0 });
+    let every = || v1::ScheduleSpec {
+        timing: Some(Timing::Every(prost_types::Duration { seconds: 60, nanos: 0 })),
+        run: Some(
+            v1::CreateRunRequest { calls: vec![call("a", "echo", json!({ "text": "" }))], ..Default::default() }.into(),
+        ),
+        ..v1::ScheduleSpec::default()
+    };
+    let with_call = |change: fn(&mut v1::NewCall)| {
+        let mut spec = every();
+        change(&mut spec.run.as_mut().expect("it has a run").calls[0]);
+        spec
+    };
+    let specs = [
+        v1::ScheduleSpec { end_time: beyond, ..every() },
+        v1::ScheduleSpec { jitter: time(0, 1_500_000_000), ..every() },
+        v1::ScheduleSpec { timing: beyond.map(Timing::OnceAt), ..every() },
+        with_call(|call| call.timeout = Some(prost_types::Duration { seconds: 315_576_000_001, nanos: 0 })),
+        with_call(|call| call.queue_timeout = Some(prost_types::Duration { seconds: 1, nanos: 1_000_000_000 })),
+    ];
+    for spec in specs {
+        let request = v1::CreateScheduleRequest { spec: Some(spec.clone()), ..v1::CreateScheduleRequest::default() };
+        let refused = yard.client.schedules.clone().create_schedule(request).await.expect_err("it cannot be shown");
+        assert_eq!(reason(&refused), "MALFORMED", "{spec:?}: {refused}");
+    }
+    assert_eq!(yard.http().get("/v1/schedules").await.status, 200);
+}

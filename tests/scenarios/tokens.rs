@@ -264,3 +264,36 @@ async fn keys_are_fetched_over_https_and_again_when_a_token_names_a_new_one() {
     tokio::time::timeout(harness::PATIENCE, until_taken(&second)).await.expect("the new keys come");
     assert!(list(&yard.stranger.with_key(&first.token(&claims()))).await.is_err(), "the old one was withdrawn");
 }
+
+#[tokio::test]
+async fn a_stream_of_many_runs_takes_none_after_its_token_has_expired() {
+    let issuer = Issuer::new("first");
+    let yard = guarded(&issuer).await;
+    // A token is accepted for 30 s after its end, because clocks differ.
+    let client = yard.stranger.with_key(&issuer.token(&claims_with("exp", now_s() - 25)));
+    let (sender, requests) = tokio::sync::mpsc::channel(4);
+    let requests = futures::stream::unfold(requests, async |mut requests| Some((requests.recv().await?, requests)));
+    let mut said = client.runs.clone().execute_runs(Box::pin(requests)).await.expect("it may submit").into_inner();
+    let ask = |tag| {
+        let calls = vec![call("a", "echo", json!({ "text": "hello" }))];
+        let run = v1::CreateRunRequest { calls, ..v1::CreateRunRequest::default() };
+        v1::ExecuteRunsRequest { tag, run: Some(run.into()) }
+    };
+    let mut ends = async |tag| loop {
+        let message = said.message().await.expect("the stream does not break").expect("it does not end");
+        let last = |piece: &v1::RunPiece| piece.tag == tag && (piece.end.is_some() || piece.refusal.is_some());
+        if let Some(piece) = message.pieces.into_iter().find(last) {
+            return piece.refusal.map(|refusal| refusal.reason);
+        }
+    };
+    sender.send(ask(1)).await.expect("it listens");
+    assert_eq!(ends(1).await, None);
+    let over = async {
+        while list(&client).await.is_ok() {
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+    };
+    tokio::time::timeout(harness::PATIENCE, over).await.expect("it expires");
+    sender.send(ask(2)).await.expect("it listens");
+    assert_eq!(ends(2).await.as_deref(), Some("ROLE_MISSING"));
+}

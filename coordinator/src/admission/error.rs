@@ -39,6 +39,8 @@ pub(crate) enum RequestError {
     AnswerInvalid { call: CallId, violations: Vec<Violation> },
     #[error("the changed arguments of call {call} are refused: {}", error.message)]
     Denied { call: CallId, error: CallError },
+    #[error("call {call} stays parked, because it would be refused now: {}", error.message)]
+    RedriveRefused { call: CallId, error: CallError },
     #[error("there is no tool {0}")]
     ToolNotFound(ToolName),
     #[error("there is no pool {0}")]
@@ -120,6 +122,7 @@ impl RequestError {
             Self::History(error) => of_history(error),
             Self::ArgumentsInvalid { .. } | Self::AnswerInvalid { .. } => Reason::ArgumentsInvalid,
             Self::Denied { .. } => Reason::DeniedByHook,
+            Self::RedriveRefused { .. } => Reason::RedriveRefused,
             Self::ToolNotFound(_) => Reason::ToolNotFound,
             Self::PoolNotFound(_) => Reason::PoolNotFound,
             Self::WorkerNotFound(_) => Reason::WorkerNotFound,

@@ -85,7 +85,9 @@ impl From<RequestError> for ApiError {
             RequestError::UploadsFull { limit } => error.with("limit", limit),
             RequestError::TooManyUploads { limit } => error.with("limit", limit),
             RequestError::OutOfObject { size } => error.with("size", size),
-            RequestError::Denied { call, .. } => error.with("call_id", call),
+            RequestError::Denied { call, .. } | RequestError::RedriveRefused { call, .. } => {
+                error.with("call_id", call)
+            }
             RequestError::ArgumentsInvalid { call, violations } | RequestError::AnswerInvalid { call, violations } => {
                 Self { violations: places(violations), ..error }.with("call_id", call)
             }

@@ -10,6 +10,7 @@ mod openapi;
 mod routes;
 pub(crate) mod sse;
 pub(super) mod stored;
+pub(super) mod unread;
 
 use std::convert::Infallible;
 

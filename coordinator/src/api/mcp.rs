@@ -37,6 +37,7 @@ use self::client::{Client, LEGACY, LEVELS, MODERN, SESSION, TASKS};
 use self::message::{INVALID_PARAMS, METHOD_NOT_FOUND, Message, Request, RpcError, json_response};
 use super::Api;
 use crate::api::http::ask::Ask;
+use crate::api::http::unread::holding;
 use crate::api::problem::Problem;
 use crate::requests::RequestKey;
 
@@ -141,7 +142,10 @@ async fn requested(api: Api, request: Request, ask: &Ask) -> Result<Response, Rp
         ("tools/list", _) => lists::tools(&api, &client, &request)?,
         ("resources/list", _) => resources::list(&api, &client)?,
         ("resources/templates/list", _) => resources::templates(&api, &client)?,
-        ("resources/read", _) => resources::read(&api, &client, &request).await?,
+        ("resources/read", _) => {
+            let (members, held) = resources::read(&api, &client, &request).await?;
+            return Ok(holding(json_response(answered(&request.id, &client, "complete", &members)), held));
+        }
         ("tools/call", _) => return Box::pin(call::called(api, client, request, ask)).await,
         ("subscriptions/listen", Era::Modern) => return listen::listened(api, client, &request),
         ("tasks/get", Era::Modern) => tasks::get(&api, &client, &request).await?,

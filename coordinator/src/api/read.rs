@@ -55,7 +55,9 @@ pub(super) fn timeout<F: Into<String>>(
     let Some(wire) = wire else { return Ok(None) };
     match proto::convert::time_in(wire) {
         Some(timeout) if !timeout.is_zero() => Ok(Some(timeout)),
-        Some(_) | None => Err(malformed(field())("must be longer than zero")),
+        Some(_) | None => {
+            Err(malformed(field())("must be longer than zero, and a duration as `google.protobuf.Duration` has it"))
+        }
     }
 }
 
@@ -112,6 +114,7 @@ pub(super) fn new_run(request: v1::CreateRunRequest, custom: CustomTools) -> Res
         approved,
         request_id,
         parent,
+        redrives: false,
     })
 }
 

@@ -77,6 +77,13 @@ impl Api {
             }
             name => Some(Glob::new(name).map_err(|error| malformed("name", error.to_string()))?.compile_matcher()),
         };
+        if request.tags.len() > run::limit::TAGS_MAX {
+            return Err(malformed(
+                "tags",
+                format!("has {} tags; the limit is {}", request.tags.len(), run::limit::TAGS_MAX),
+            )
+            .into());
+        }
         let registry = Arc::clone(&self.runs.registry.borrow());
         let paused = Arc::clone(&self.runs.pauses.current.borrow());
         let shows = self.runs.callers.shows(&self.runs.caller);

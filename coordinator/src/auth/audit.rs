@@ -115,7 +115,7 @@ pub(crate) fn erased(
         return;
     }
     let (name, own) = who(caller);
-    let of = |text: &str| (!text.is_empty()).then(|| text.get(..64).unwrap_or("").to_owned());
+    let of = |text: &str| (!text.is_empty()).then(|| text.chars().take(64).collect::<String>());
     let (decision, reason) = done.map_or_else(|refusal| (REFUSED, Some(refusal.code())), |_| (ADMITTED, None));
     let (matched, requested) = done.map(|answer| (Some(answer.matched), Some(answer.requested))).unwrap_or_default();
     tracing::info!(

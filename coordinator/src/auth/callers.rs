@@ -15,6 +15,7 @@ mod reload;
 mod tenant;
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use proto::Reason;
 use run::{Answer, CallError, CallId, CallerName, ObjectId, Roles, Run, RunId, TenantId, Timestamp, ToolName};
@@ -305,9 +306,14 @@ impl Callers {
         }
     }
 
-    /// The caller with the present rights of the file, because an open stream may be older than the file.
+    /// The caller with the present rights of the file, because an open stream may be older than the file. The bearer of
+    /// a token that has expired has none.
     pub(crate) fn renewed(&self, caller: &Caller) -> Caller {
         let (Some(shared), Caller::Known(old)) = (&self.0, caller) else { return caller.clone() };
+        let leeway = Duration::from_secs(jwt::LEEWAY_S);
+        if old.until.is_some_and(|until| until.after(leeway) <= ::nats::now()) {
+            return Caller::Nobody;
+        }
         let book = Arc::clone(&shared.book.borrow());
         match book.by_name(&old.name) {
             Some(rights) if Arc::ptr_eq(rights, &old.rights) => caller.clone(),
@@ -432,7 +438,7 @@ impl Callers {
     pub(crate) fn by_link(&self, token: &str, now: Timestamp) -> Option<(ObjectId, Caller)> {
         let book = self.0.as_ref().map(|shared| Arc::clone(&shared.book.borrow()))?;
         let Link { object, tenant, issued_by: name, .. } = book.link(token, now)?;
-        let rights = Arc::clone(book.by_name(&name)?);
+        let rights = Arc::clone(book.by_name(&name).filter(|rights| rights.are_of(tenant.as_ref()))?);
         Some((object, Caller::Known(Arc::new(Known { name, tenant, rights, until: None }))))
     }
 }

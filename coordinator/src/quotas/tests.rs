@@ -58,3 +58,26 @@ fn a_run_at_rest_counts_once_also_while_calls_are_added_to_it_and_its_end_makes_
     assert_eq!(used(&mut counted), (0, 0));
     counted.admit((next, true, &tenant), 1, quota, &limits, now).expect("there is room");
 }
+
+#[test]
+fn calls_that_a_run_refuses_are_given_back_and_those_of_others_are_not() {
+    let (tenant, now): (TenantId, _) = ("acme".parse().unwrap(), Instant::now());
+    let [run, other] = [(); 2].map(|()| RunId::new(run::Shard(0), uuid::Uuid::now_v7()));
+    let quota = Quota { calls_at_once: Some(4), ..Quota::default() };
+    let limits = Limits { shards: 16, of_all: 16, shared: false };
+    let mut counted = Counted::default();
+    counted.admit((other, true, &tenant), 1, quota, &limits, now).expect("the first");
+    // At a coordinator that does not own the run, only what it admits is counted.
+    counted.admit((run, false, &tenant), 3, quota, &limits, now).expect("there is room");
+    counted.refused(run, &tenant, 3);
+    let usage = counted.usages()["acme"];
+    assert_eq!((usage.runs, usage.calls), (1, 1));
+    counted.see(
+        [(tenant.clone(), Seen { runs: [(run, Under { calls: 2, admitted: None })].into(), ..Seen::default() })].into(),
+        |_| false,
+        now,
+    );
+    counted.admit((run, false, &tenant), 1, quota, &limits, now).expect("there is room");
+    counted.refused(run, &tenant, 1);
+    assert_eq!(counted.usages()["acme"].calls, 4, "the next count of the log corrects it");
+}

@@ -453,6 +453,13 @@ impl Runs {
         let scope = Scope { caller: &asks, ..self.scope_of(&new, &registry) };
         let (deadline, now) = (scope.run_deadline, scope.now);
         let calls = accept::accept(calls, &scope);
+        let refused = |spec: &Arc<CallSpec>| match &spec.route {
+            Route::Refused(error) => Some(RequestError::RedriveRefused { call: spec.id.clone(), error: error.clone() }),
+            Route::Pool { .. } | Route::Client | Route::Answered(_) => None,
+        };
+        if let Some(refused) = calls.iter().filter(|_| new.redrives).find_map(refused) {
+            return Err(refused);
+        }
         let (caller, roles) = (asks.name().cloned(), asks.roles());
         let apart = key.is_some() || self.waits_for_owner(&calls, new.tenant.as_ref(), &registry);
         let request = key.map(|key| key.0);

@@ -38,7 +38,7 @@ impl Runs {
         if is_past {
             return Err(RequestError::EventsExpired(id));
         }
-        let new = redriven_run(&run, &call);
+        let new = redriven_run(&run, &call, self.caller.must(Role::Approve).is_ok());
         let redriven = self.create_under(Some(RequestKey::redrive(id, call_id)), new, None).await?;
         let into = redriven.id();
         let noted = self.command(id, |_| Command::Redrive { call: call_id.clone(), into }).await;
@@ -57,8 +57,11 @@ impl Runs {
 }
 
 /// The run of a parked call that is executed again.
-fn redriven_run(run: &Run, call: &Call) -> NewRun {
+///
+/// `may_waive`: its caller may waive an approval that the deployment demands.
+fn redriven_run(run: &Run, call: &Call, may_waive: bool) -> NewRun {
     let spec = call.spec();
+    let waives = may_waive && spec.approval.is_none();
     let since = |deadline: Timestamp| deadline.since(call.begins());
     let asked = RequestedCall {
         id: Some(spec.id.clone()),
@@ -94,13 +97,15 @@ fn redriven_run(run: &Run, call: &Call) -> NewRun {
         custom: CustomTools::new(),
         tenant: run.tenant().cloned(),
         tools: run.tools().to_vec(),
-        // The call itself records whether it awaited approval.
-        rules: Rules { confirm: Some(false), ..Rules::default() },
+        // A call that awaited approval awaits it again. One that did not does so only if its tool demands it now, or
+        // if nobody waives what the deployment demands.
+        rules: Rules { confirm: waives.then_some(false), ..Rules::default() },
         context: Fields::default(),
         store: run.erasure().is_none(),
         approved: Approved::None,
         request_id: None,
         parent: None,
+        redrives: true,
     }
 }
 

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use ::schedule::{Decision, JITTER_MAX, MissedPolicy, Plan, Progress, Timing, TimingError};
-use proto::convert::api::timestamp;
+use proto::convert::api::{self, timestamp};
 use proto::convert::time_in;
 use proto::v1::schedule_spec::Timing as Wire;
 use proto::wire::v1::StoredSchedule;
@@ -306,7 +306,8 @@ pub(super) fn plan(spec: &v1::ScheduleSpec, created: Timestamp, seed: u64) -> Re
                 error => malformed("spec.cron.expression", error),
             })?,
         Some(Wire::OnceAt(at)) => {
-            Timing::once(moment(*at), created).map_err(|error| malformed("spec.once_at", error))?
+            let at = time_of("spec.once_at", *at)?;
+            Timing::once(at, created).map_err(|error| malformed("spec.once_at", error))?
         }
         Some(Wire::Every(every)) => {
             let every = time_in(*every).unwrap_or_default();
@@ -314,12 +315,16 @@ pub(super) fn plan(spec: &v1::ScheduleSpec, created: Timestamp, seed: u64) -> Re
         }
     };
     let firings_max = (spec.firings_max > 0).then(|| u64::from(spec.firings_max));
-    let end = spec.end_time.map(moment);
+    let end = spec.end_time.map(|end| time_of("spec.end_time", end)).transpose()?;
     let plan = Plan { timing, seed, jitter, end, firings_max, missed };
     if plan.upcoming(Progress { decided_until: created, fired: 0 }, 1).is_empty() {
         return Err(malformed("spec.end_time", "is before the first time at which the schedule would fire"));
     }
     Ok(plan)
+}
+
+fn time_of(field: &str, wire: prost_types::Timestamp) -> Result<Timestamp, RequestError> {
+    api::time_in(wire).ok_or_else(|| malformed(field, "is not a time between the years 1970 and 9999"))
 }
 
 fn unknown(field: &str) -> RequestError {

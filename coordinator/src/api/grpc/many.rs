@@ -119,7 +119,9 @@ where
 }
 
 /// One of the runs, from its request to its last piece.
-fn run(api: Api, request: v1::ExecuteRunsRequest) -> impl Stream<Item = v1::RunPiece> + Send {
+fn run(mut api: Api, request: v1::ExecuteRunsRequest) -> impl Stream<Item = v1::RunPiece> + Send {
+    // The stream may outlive the rights with which it was opened.
+    api.runs.caller = api.runs.callers.renewed(&api.runs.caller);
     let v1::ExecuteRunsRequest { tag, run } = request;
     let refused = move |error| v1::RunPiece { tag, refusal: Some(refusal(error)), ..v1::RunPiece::default() };
     let stop = api.stop.clone();

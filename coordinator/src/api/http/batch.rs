@@ -170,8 +170,9 @@ impl Waiting {
             }
         };
         let response = turn.response(Some((&run, &self.heard)));
+        let room = std::mem::replace(&mut self.room, Room::none());
         self.keep();
-        Ok(response)
+        Ok(room.held_by(response))
     }
 
     fn wants(&self, call: &str) -> bool {

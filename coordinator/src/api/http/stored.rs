@@ -3,12 +3,14 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use axum::response::Response;
 use bytes::Bytes;
 use formats::heard::{ALL_INLINED_BYTES_MAX, INLINED_BYTES_MAX, inlined};
 use futures::TryStreamExt as _;
 use proto::v1;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
+use super::unread;
 use crate::admission::error::RequestError;
 use crate::api::objects::{Reading, Wanted};
 use crate::api::{Api, ApiError};
@@ -31,7 +33,7 @@ impl Default for Inlined {
 impl Inlined {
     /// Takes bytes. A reader keeps what it has while it waits for more, so readers could wait for each other: the wait
     /// is short, and the reader that gives up frees its bytes for the others.
-    async fn take(&self, bytes: u64) -> Result<OwnedSemaphorePermit, RequestError> {
+    pub(crate) async fn take(&self, bytes: u64) -> Result<OwnedSemaphorePermit, RequestError> {
         let bytes = u32::try_from(bytes).map_err(|_| RequestError::InlinedBusy)?;
         let taken = tokio::time::timeout(WAIT_MAX, Arc::clone(&self.0).acquire_many_owned(bytes)).await;
         taken.ok().and_then(Result::ok).ok_or(RequestError::InlinedBusy)
@@ -50,6 +52,14 @@ impl Room {
     /// Nothing is inlined.
     pub(crate) const fn none() -> Self {
         Self { left: 0, held: None }
+    }
+
+    /// The same answer, which has the content inline: it holds the bytes until it is read.
+    pub(crate) fn held_by(self, response: Response) -> Response {
+        match self.held {
+            Some(held) => unread::holding(response, held),
+            None => response,
+        }
     }
 
     fn hold(&mut self, taken: OwnedSemaphorePermit) {

@@ -10,6 +10,7 @@ use http::StatusCode;
 use proto::Reason;
 use serde::Deserialize;
 use serde_json::{Value, json};
+use tokio::sync::OwnedSemaphorePermit;
 
 use super::client::Client;
 use super::lists::cache;
@@ -51,7 +52,12 @@ fn listed(api: &Api, client: &Client, list: &Value) -> Result<String, RpcError> 
     Ok(all.join(","))
 }
 
-pub(super) async fn read(api: &Api, client: &Client, request: &Request) -> Result<String, RpcError> {
+/// The members of the result, and the part of the memory for such contents that they take.
+pub(super) async fn read(
+    api: &Api,
+    client: &Client,
+    request: &Request,
+) -> Result<(String, OwnedSemaphorePermit), RpcError> {
     let Params { uri } = request.read()?;
     api.runs.caller.must(Role::Read).map_err(RequestError::from)?;
     let unknown = || {
@@ -71,6 +77,8 @@ pub(super) async fn read(api: &Api, client: &Client, request: &Request) -> Resul
         );
         return Err(RpcError::new(INVALID_PARAMS, message).status(StatusCode::OK));
     }
+    // The answer has it in base64, in JSON.
+    let held = api.inlined.take(2 * object.size).await?;
     let mut whole = BytesMut::new();
     while let Some(piece) = bytes.try_next().await? {
         whole.extend_from_slice(&piece);
@@ -82,5 +90,6 @@ pub(super) async fn read(api: &Api, client: &Client, request: &Request) -> Resul
         None => content["blob"] = BASE64_STANDARD.encode(&whole).into(),
     }
     let contents = members(&json!({ "contents": [content] }));
-    Ok([contents].into_iter().chain(cache(api, client, OBJECT_TTL_MS)).collect::<Vec<_>>().join(","))
+    let members: Vec<String> = [contents].into_iter().chain(cache(api, client, OBJECT_TTL_MS)).collect();
+    Ok((members.join(","), held))
 }

@@ -80,7 +80,9 @@ impl Received {
 }
 
 fn kind(method: &Method, path: &str, headers: &HeaderMap) -> Kind {
-    if !is_grpc(headers) {
+    // The rest of the API reads a whole body, whatever its content type says.
+    let is_service = ["/toolyard.", "/grpc."].iter().any(|package| path.starts_with(package));
+    if !(is_service && is_grpc(headers)) {
         let is_upload = *method == Method::POST && path == "/v1/objects";
         return if is_upload { Kind::Passing } else { Kind::Whole };
     }

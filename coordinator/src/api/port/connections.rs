@@ -354,8 +354,8 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_message_that_does_not_come_whole_is_refused_after_a_minute() {
         let (mut slow, _serving) = connect(None).await;
-        let head = "POST /x HTTP/1.1\r\nhost: here\r\nconnection: close\r\ncontent-type: application/grpc\r\n\
-            content-length: 105\r\n\r\n";
+        let head = "POST /toolyard.v1.RunService/GetRun HTTP/1.1\r\nhost: here\r\nconnection: close\r\n\
+            content-type: application/grpc\r\ncontent-length: 105\r\n\r\n";
         slow.write_all(head.as_bytes()).await.expect("it is read");
         slow.write_all(&[0, 0, 0, 0, 100, 1, 2, 3]).await.expect("it is read");
         let (text, took) = to_end(&mut slow).await;

@@ -164,6 +164,12 @@ impl Rights {
         self.roles.has(role)
     }
 
+    /// Whether a caller with these rights may still act for the tenant for which it issued something. The tenant of a
+    /// token's bearer came from the token.
+    pub(super) fn are_of(&self, tenant: Option<&TenantId>) -> bool {
+        self.has(Role::Admin) || self.tenant_claim.is_some() || self.tenant.as_ref() == tenant
+    }
+
     pub(super) fn roles(&self) -> Roles {
         self.roles
     }
@@ -250,9 +256,11 @@ impl Book {
         let refused = |why: &str| Unknown::Token(why.to_owned());
         let key = self.answers.as_ref().ok_or_else(|| refused("answer tokens are not configured"))?;
         let one = one_call::verify(token, key, now).map_err(|fault| refused(&fault.to_string()))?;
-        // The issuer must still have the right to answer.
+        // The issuer must still have the right to answer, and be of the tenant.
         match self.by_name(&one.issued_by) {
-            Some(rights) if rights.has(Role::Answer) => Ok(Caller::OneCall(Arc::new(one))),
+            Some(rights) if rights.has(Role::Answer) && rights.are_of(one.tenant.as_ref()) => {
+                Ok(Caller::OneCall(Arc::new(one)))
+            }
             Some(_) | None => Err(refused("its issuer has lost the right to answer")),
         }
     }

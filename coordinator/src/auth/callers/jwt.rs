@@ -11,7 +11,7 @@ use ring::signature::{self as ring_signature, RsaPublicKeyComponents, UnparsedPu
 use serde_json::{Map, Value};
 
 /// Allowed difference between the issuer's clock and ours.
-const LEEWAY_S: u64 = 30;
+pub(super) const LEEWAY_S: u64 = 30;
 /// Keys of an issuer: it has a few, old and new.
 const KEYS_MAX: usize = 64;
 

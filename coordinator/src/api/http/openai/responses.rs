@@ -85,8 +85,7 @@ async fn create(api: Api, ask: Asks) -> Answered {
     let mut told = Told::new(reader, id, items);
     let response = if is_background { told.begun(&api).await } else { told.ended(&api).await };
     abandoned.into_iter().for_each(Abandoned::keep);
-    let response = response?;
-    Ok(answer(&response))
+    Ok(told.room.held_by(answer(&response?)))
 }
 
 /// The response id in the path.
@@ -151,7 +150,7 @@ async fn retrieve(api: Api, ask: Asks) -> Answered {
     let (shows_all, items) = (shows_all(&ask)?, items_wanted(&ask)?);
     match parameter("stream") {
         None | Some("false") if after.is_some() => Err(malformed("starting_after", "needs stream=true")),
-        None | Some("false") => Ok(answer(&find(&api, id, Shown::Answer(items)).await?.response)),
+        None | Some("false") => Ok(find(&api, id, Shown::Answer(items)).await?.answer()),
         Some("true") => {
             // A missing response is an error of the request, not of the stream.
             let found = find(&api, id, Shown::State(items)).await?;
@@ -174,17 +173,17 @@ async fn cancel(api: Api, ask: Asks) -> Answered {
     let shown = || find(&api, id, Shown::Answer(items));
     let found = find(&api, id, Shown::State(Items::default())).await?;
     if !found.is_newest || id.of().has_ended(&found.run) {
-        return Ok(answer(&shown().await?.response));
+        return Ok(shown().await?.answer());
     }
     cancel_all(&api, id.of(), "the response was cancelled").await?;
     if found.has_ended {
         // Its open calls will not be answered any more; its output so far stays.
-        return Ok(answer(&shown().await?.response));
+        return Ok(shown().await?.answer());
     }
     let mut told = Told::new(watch(&api, id.of()).await?, id, items);
     match timeout(CANCEL_WAIT, told.ended(&api)).await {
-        Ok(response) => Ok(answer(&response?)),
-        Err(_) => Ok(answer(&shown().await?.response)),
+        Ok(response) => Ok(told.room.held_by(answer(&response?))),
+        Err(_) => Ok(shown().await?.answer()),
     }
 }
 
@@ -246,6 +245,14 @@ struct Found {
     /// The response before it.
     previous: Option<Value>,
     run: Run,
+    /// Holds the bytes of stored images in the response.
+    room: Room,
+}
+
+impl Found {
+    fn answer(self) -> Response {
+        self.room.held_by(answer(&self.response))
+    }
 }
 
 /// What a response is read for.
@@ -295,7 +302,8 @@ async fn find(api: &Api, id: ResponseId, shown: Shown) -> Result<Found, Wrong> {
     let standing = || told.stream.standing().filter(|_| now == id.part);
     let is_there = has_all(told.reader.run(), id.of());
     let response = ended.or_else(standing).filter(|_| is_there).ok_or_else(unknown)?;
-    Ok(Found { response, has_ended, next, current: now, is_newest, previous, run: told.reader.run().clone() })
+    let run = told.reader.run().clone();
+    Ok(Found { response, has_ended, next, current: now, is_newest, previous, run, room: told.room })
 }
 
 /// A response that is followed only for its final object.

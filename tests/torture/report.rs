@@ -14,8 +14,8 @@ use crate::load::Outcome;
 use crate::schedule::{Blow, Part};
 use crate::world::{Struck, Word};
 
-/// Violations that are printed in full; of the rest only the number.
-const TOLD_MAX: usize = 100;
+/// Violations of a kind that are printed in full; of the rest only the number.
+const TOLD_MAX: u64 = 100;
 /// Events told of one violation, from the beginning and from the end.
 const EVENTS_TOLD: usize = 40;
 /// Faults told of around one violation.
@@ -143,13 +143,17 @@ impl Tally {
     }
 
     fn tell(&mut self, told: Told) {
+        let mut is_told = false;
         for violation in &told.violations {
-            *self.broken.entry(violation.broken).or_default() += 1;
-            if self.told.len() < TOLD_MAX {
+            let count = self.broken.entry(violation.broken).or_default();
+            *count += 1;
+            // Of each kind: one kind may come by the hundred, and hide another.
+            if *count <= TOLD_MAX {
                 eprintln!("BROKEN {} {violation:.400}", told.run_id);
+                is_told = true;
             }
         }
-        if self.told.len() < TOLD_MAX {
+        if is_told {
             self.told.push(told);
         }
     }

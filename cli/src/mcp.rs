@@ -20,7 +20,7 @@ const STOP_LIMIT: Duration = Duration::from_secs(10);
 pub(crate) struct McpArgs {
     /// An MCP server to host: a command that is started, or the address of one (Streamable HTTP). May be repeated
     /// (docs/howto/mcp-servers.md)
-    #[arg(long, env = "TOOLYARD_MCP", value_name = "COMMAND|URL")]
+    #[arg(long, env = "TOOLYARD_MCP", value_name = "SERVER")]
     mcp: Vec<String>,
     /// A file of MCP servers to host, in the format of other MCP hosts: {"mcpServers": {…}}
     #[arg(long, env = "TOOLYARD_MCP_CONFIG", value_name = "FILE")]

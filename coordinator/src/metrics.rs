@@ -137,9 +137,8 @@ static RUNS_RESTING: Family<Gauge> = Family::new(
     &[],
 )
 .exported_as("toolyard.runs.resting", "{run}");
-static SHARDS: Family<Gauge> =
-    Family::new("toolyard_shards_owned", "Shards that this coordinator owns.", &[])
-        .exported_as("toolyard.shards.owned", "{shard}");
+static SHARDS: Family<Gauge> = Family::new("toolyard_shards_owned", "Shards that this coordinator owns.", &[])
+    .exported_as("toolyard.shards.owned", "{shard}");
 static SHARDS_ALL: Family<Gauge> =
     Family::new("toolyard_shards", "Shards of the log: 16 for each of its partitions.", &[])
         .exported_as("toolyard.shards", "{shard}");

@@ -18,21 +18,28 @@ pub(crate) struct Owned {
     claims: Claims,
     /// How many shards there are.
     shards: usize,
+    /// Whether the releases of all coordinators know of carried runs.
+    all_carry: bool,
 }
 
 impl Owned {
-    pub(crate) fn new(until: Instant, claims: Claims, shards: usize) -> Self {
-        Self { until, claims, shards }
+    pub(crate) fn new(until: Instant, claims: Claims, (shards, all_carry): (usize, bool)) -> Self {
+        Self { until, claims, shards, all_carry }
     }
 
     /// No shards at all, for a coordinator that is not a member.
     pub(crate) fn nothing() -> Self {
-        Self::new(Instant::now(), Claims::default(), usize::from(Partition::SHARDS))
+        Self::new(Instant::now(), Claims::default(), (usize::from(Partition::SHARDS), false))
     }
 
     /// How many shards there are, owned by any coordinator.
     pub(crate) fn of_all(&self) -> usize {
         self.shards
+    }
+
+    /// Whether open runs may be carried beside the log: a coordinator of an older release would forget them.
+    pub(crate) fn all_carry(&self) -> bool {
+        self.all_carry
     }
 
     /// Whether this coordinator may act for the shard now.

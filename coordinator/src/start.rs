@@ -12,6 +12,7 @@ use tokio_util::sync::CancellationToken;
 
 use ::hooks::Hooks;
 use ::objects::Objects;
+use ::owner::membership::CARRIES;
 use run::{PoolId, Shard};
 
 use crate::auth::callers::{Callers, CallersReload};
@@ -366,7 +367,7 @@ impl Coordinator {
             let process = shared.process(Arc::clone(&serving), served.clone(), stop.clone());
             tasks.spawn(|end| telemetry::admin::serve(listener, process, admin_hosts, end));
         }
-        let who = format!("{address} {}", env!("CARGO_PKG_VERSION"));
+        let who = format!("{address} {} {CARRIES}", env!("CARGO_PKG_VERSION"));
         let published = (owned_sender, shared.journals.counts());
         let membership = Box::pin(nats::leases::Membership::join(&shared.broker, who, published)).await?;
         let (leave, mut holding) = (CancellationToken::new(), JoinSet::new());

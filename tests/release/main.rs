@@ -1,6 +1,7 @@
 //! Programs of the previous release and of this one on one broker. `tests/release/run` builds the previous ones, names them in
 //! `TOOLYARD_PREVIOUS`, and runs these tests, which are ignored otherwise.
 
+mod carried;
 mod log;
 mod together;
 

@@ -391,7 +391,7 @@ async fn owners(context: &Context) -> Finding {
     if !members.is_empty() {
         let reported = members.iter().filter_map(|member| std::str::from_utf8(&member.value).ok());
         let reported = reported.filter(|reported| !reported.is_empty());
-        let releases = releases(reported.map(|reported| reported.split_once(' ').map_or("", |(_, release)| release)));
+        let releases = releases(reported.map(|reported| reported.split(' ').nth(1).unwrap_or_default()));
         found.insert(0, format!("{} members{releases}", members.len()));
     }
     let newest = entries.iter().filter(|entry| !entry.value.is_empty()).map(|entry| entry.created).max();

@@ -90,7 +90,8 @@ impl Membership {
             match action {
                 Action::Publish => {
                     let until = Instant::from_std(self.machine.until());
-                    self.published.send_replace(Owned::new(until, *self.machine.claims(), self.machine.shards()));
+                    let of_all = (self.machine.shards(), self.machine.all_carry());
+                    self.published.send_replace(Owned::new(until, *self.machine.claims(), of_all));
                 }
                 Action::Send(request) => {
                     let store = self.store.clone();

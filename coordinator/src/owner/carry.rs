@@ -58,6 +58,9 @@ impl Carrying {
 impl OwnerTask {
     /// Begins to carry runs for which the log keeps entries that would leave it otherwise.
     pub(super) fn carry_due(&mut self) {
+        if !self.io.owned.borrow().all_carry() {
+            return;
+        }
         let now = ::nats::now();
         self.carrying.failed.retain(|_, since| since.elapsed() < LEFT_ALONE);
         for shard in every().filter(|shard| self.may_act(*shard)).collect::<Vec<_>>() {

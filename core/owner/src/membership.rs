@@ -37,6 +37,8 @@ pub const CHECK: Duration = Duration::from_millis(500);
 /// How long the driver waits for the answer to one request. Not longer than a renewal's interval: a slow renewal must
 /// not delay the next.
 pub const REQUEST_PATIENCE: Duration = RENEWAL;
+/// The word in the value of a member's key that says that its release knows of runs that are carried beside the log.
+pub const CARRIES: &str = "carries";
 /// How long a shard's snapshot may take before the shard is released without it. The next owner then reads more of the
 /// log.
 const RELEASE_PATIENCE: Duration = Duration::from_secs(3);
@@ -121,7 +123,7 @@ pub enum Notice {
 
 impl Membership {
     /// A coordinator that is not a member yet; it joins at once. `name` must be unique among all coordinators that
-    /// ever were; `label` becomes the value of its key; `shards` is the number of shards of the whole system.
+    /// ever were; `label` becomes the value of its key, with the word [`CARRIES`] in it; `shards` is the number of shards of the whole system.
     #[must_use]
     pub fn new(name: String, label: String, shards: usize, now: Instant) -> Self {
         let mut membership = Self {
@@ -150,6 +152,12 @@ impl Membership {
         };
         membership.renew(now);
         membership
+    }
+
+    /// Whether open runs may be carried beside the log: the releases of all members know of it.
+    #[must_use]
+    pub fn all_carry(&self) -> bool {
+        self.members.all_carry()
     }
 
     // Outputs.
@@ -262,8 +270,12 @@ impl Membership {
             return;
         }
         self.members.watched(revision);
+        let all_carried = self.members.all_carry();
         match (&key, value) {
-            (Key::Member(member), Some(_)) => self.members.renewed(member, revision, now),
+            (Key::Member(member), Some(label)) => {
+                self.members.renewed(member, revision, now);
+                self.members.labelled(member, &label);
+            }
             (Key::Member(member), None) if *member == self.id => {
                 if self.revision.is_some_and(|own| revision > own) {
                     self.evicted(now);
@@ -281,6 +293,7 @@ impl Membership {
                 self.is_changed |= self.claiming.is_empty() && self.claims.claimed() != self.published;
             }
         }
+        self.is_changed |= self.members.all_carry() != all_carried;
         self.act(now);
     }
 
@@ -295,6 +308,7 @@ impl Membership {
     /// All that was in the bucket when the watch began has been passed to [`Self::handle_change`].
     pub fn handle_all_seen(&mut self, now: Instant) {
         self.members.all_seen();
+        self.is_changed |= self.members.all_carry();
         self.act(now);
     }
 

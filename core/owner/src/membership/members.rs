@@ -8,7 +8,7 @@ use std::time::Instant;
 
 use run::Shard;
 
-use super::LEASE;
+use super::{CARRIES, LEASE};
 use crate::shards::{SHARDS_MAX, ShardSet};
 
 #[derive(Debug)]
@@ -26,6 +26,8 @@ struct Seen {
     revision: u64,
     /// When its key was last seen to change, by the observer's clock.
     changed: Instant,
+    /// Whether its release knows of carried runs.
+    carries: bool,
 }
 
 /// The last known content of a shard's key.
@@ -74,11 +76,23 @@ impl Members {
     pub(super) fn renewed(&mut self, member: &str, revision: u64, now: Instant) {
         match self.seen.get_mut(member) {
             Some(seen) if seen.revision >= revision => {}
-            Some(seen) => *seen = Seen { revision, changed: now },
+            Some(seen) => *seen = Seen { revision, changed: now, ..*seen },
             None => {
-                self.seen.insert(member.to_owned(), Seen { revision, changed: now });
+                self.seen.insert(member.to_owned(), Seen { revision, changed: now, carries: true });
             }
         }
+    }
+
+    /// A member's key has this value.
+    pub(super) fn labelled(&mut self, member: &str, label: &str) {
+        if let Some(seen) = self.seen.get_mut(member) {
+            seen.carries = label.split(' ').any(|word| word == CARRIES);
+        }
+    }
+
+    /// Whether the releases of all members know of carried runs: an owner that does not would forget them.
+    pub(super) fn all_carry(&self) -> bool {
+        self.complete && self.seen.values().all(|seen| seen.carries)
     }
 
     pub(super) fn left(&mut self, member: &str) {

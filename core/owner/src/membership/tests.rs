@@ -22,8 +22,12 @@ impl Bucket {
     }
 
     fn join(&mut self) -> usize {
+        self.join_as(&format!("127.0.0.1:80 1.0 {CARRIES}"))
+    }
+
+    fn join_as(&mut self, label: &str) -> usize {
         let name = format!("member{}", self.members.len());
-        let mut member = Membership::new(name, "127.0.0.1:80 1.0".to_owned(), SHARDS, self.now);
+        let mut member = Membership::new(name, label.to_owned(), SHARDS, self.now);
         for (key, (value, revision)) in &self.keys {
             let (key, value) = (key.clone(), value.clone());
             member.handle_change(Change { key, value, revision: *revision, age: Duration::ZERO }, self.now);
@@ -324,4 +328,18 @@ fn a_shard_that_is_claimed_while_the_member_stops_is_released_too() {
         matches!(key, Key::Shard(_)) && value.as_ref().is_some_and(|owner| !owner.is_empty())
     };
     assert_eq!(bucket.keys.iter().filter(|entry| is_owned(*entry)).count(), 0);
+}
+
+#[test]
+fn runs_are_carried_only_while_the_releases_of_all_members_know_of_it() {
+    let mut bucket = Bucket::new();
+    let first = bucket.join();
+    assert!(bucket.members[first].all_carry());
+    let older = bucket.join_as("127.0.0.1:80 0.9");
+    assert!(!bucket.members[first].all_carry());
+    let second = bucket.join();
+    assert!(!bucket.members[second].all_carry(), "it is there when the watch begins");
+    bucket.crash(older);
+    bucket.wait(2 * LEASE, true);
+    assert!(bucket.members[first].all_carry() && bucket.members[second].all_carry());
 }

@@ -54,14 +54,27 @@ const BROKER_MESSAGE_BYTES: u64 = 1 << 10;
 const COORDINATOR_FIXED_BYTES: u64 = 64 << 20;
 const COORDINATOR_RUN_BYTES: u64 = 5 << 10;
 const COORDINATOR_WAITING_BYTES: u64 = 1 << 10;
-/// Processor time of a call in microseconds, with 256 in flight.
-const BROKER_CALL_US: f64 = 53.0;
-const COORDINATOR_CALL_US: f64 = 40.0;
-const WORKER_CALL_US: f64 = 15.0;
+/// What a call costs: by `ExecuteRun` with 256 in flight on 2026-11-26, the broker's time of 2026-11-22.
+const WITHOUT_HISTORY: Costs = Costs {
+    broker_us: 53.0,
+    coordinator_us: 72.0,
+    worker_us: 24.0,
+    measured_calls_per_s: 11_160.0,
+    coordinator_bytes: COORDINATOR_FIXED_BYTES,
+};
+/// The same after a million calls with a history, with 64 in flight, on 2026-11-27.
+const WITH_HISTORY: Costs = Costs {
+    broker_us: 152.0,
+    coordinator_us: 146.0,
+    worker_us: 45.0,
+    measured_calls_per_s: 4_619.0,
+    coordinator_bytes: 560 << 20,
+};
+/// Bytes of a run of one call in the history, without its arguments and output; files that were merged included, which
+/// stay for a day.
+const HISTORY_RUN_BYTES: u64 = 2 << 10;
 /// Processor time of a byte of output in all processes together, in microseconds.
 const OUTPUT_BYTE_US: f64 = 0.0104;
-/// The highest rate of one log that was measured, on two cores that broker, coordinator, worker and client shared.
-const MEASURED_CALLS_PER_S: f64 = 15_550.0;
 /// A partition is planned for this part of that rate at most, so that it also takes a while of more.
 const PARTITION_SHARE: f64 = 0.5;
 /// Beside the log, each server stores request ids, snapshots and other buckets (a third of the log), the queue of
@@ -71,6 +84,17 @@ const DISK_BESIDE_BYTES: u64 = 276 << 20;
 const LOG_STEP: u64 = 64 << 20;
 /// A log keeps a message for 25 h at most.
 const KEPT_MAX: Duration = Duration::from_secs(25 * 60 * 60);
+
+/// Processor time of a call in microseconds, and what follows from the same measurement.
+struct Costs {
+    broker_us: f64,
+    coordinator_us: f64,
+    worker_us: f64,
+    /// The highest rate of one log, on two cores that broker, coordinator, worker and client shared.
+    measured_calls_per_s: f64,
+    /// The memory of a coordinator without its runs.
+    coordinator_bytes: u64,
+}
 
 /// Calculate what a load needs: the log, the broker, coordinators and workers
 #[derive(Debug, clap::Args)]
@@ -97,6 +121,9 @@ pub(crate) struct Args {
     /// Each call has a run of its own with a request id
     #[arg(long)]
     request_ids: bool,
+    /// Runs that have ended go to a history
+    #[arg(long)]
+    history: bool,
     /// Copies of the log, each on a server of its own
     #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u8).range(1..=5))]
     copies: u8,
@@ -127,6 +154,8 @@ struct Plan {
     output_cores: f64,
     coordinators: u64,
     coordinator_memory: u64,
+    /// Bytes that the history grows by a day; 0 without one.
+    history_per_day: u64,
     slots: u64,
     workers: u64,
     /// The rate, as a part of the highest of one partition that was measured.
@@ -138,6 +167,7 @@ struct Plan {
 impl Plan {
     fn of(args: &Args) -> Self {
         let rate = args.calls_per_s;
+        let costs = if args.history { WITH_HISTORY } else { WITHOUT_HISTORY };
         let output_messages = args.output_bytes / OUTPUT_MESSAGE_BYTES;
         let call_messages = CALL_MESSAGES + u64::from(args.request_ids) + output_messages;
         let call_bytes = call_messages * MESSAGE_BYTES + args.argument_bytes + args.output_bytes;
@@ -156,7 +186,7 @@ impl Plan {
             u64::from(args.runs_open).saturating_mul(CARRIED_RUN_BYTES.saturating_add(args.argument_bytes));
         let log_bytes = room(ended_bytes, open_bytes).max(carried_bytes.saturating_mul(LOG_BYTES_PER_CARRIED_BYTE));
         // Messages and bytes of each partition.
-        let log_share = rate / MEASURED_CALLS_PER_S;
+        let log_share = rate / costs.measured_calls_per_s;
         let partitions = round_up(log_share / PARTITION_SHARE).max(1);
         let log_bytes = log_bytes.div_ceil(partitions).div_ceil(LOG_STEP).max(1).saturating_mul(LOG_STEP);
         let log_messages = log_messages.div_ceil(partitions);
@@ -167,10 +197,12 @@ impl Plan {
         let ids_room = if args.request_ids { log_bytes / 8 / 240 } else { 0 };
         let request_ids = ids_room.min(round_up(rate * KEPT_MAX.as_secs_f64()));
         let slots = round_up(rate * args.call_time.as_secs_f64() * 1.25).max(1);
-        let coordinator_cores = rate * COORDINATOR_CALL_US / 1e6;
+        let coordinator_cores = rate * costs.coordinator_us / 1e6;
         let coordinators = round_up(coordinator_cores / 0.5).max(2);
         // One of them may be away.
         let of_one = |runs: f64| round_up(runs / float(coordinators - 1));
+        let history_run = HISTORY_RUN_BYTES.saturating_add(args.argument_bytes).saturating_add(args.output_bytes);
+        let history_per_day = if args.history { round_up(rate * 86_400.0 * float(history_run)) } else { 0 };
         let waiting_bytes = COORDINATOR_WAITING_BYTES.saturating_add(args.argument_bytes);
         Self {
             messages_per_s,
@@ -183,15 +215,16 @@ impl Plan {
                 .saturating_mul(all(log_messages).saturating_add(request_ids).saturating_add(u64::from(args.runs_open)))
                 .saturating_add(BROKER_FIXED_BYTES),
             broker_disk: all(log_bytes).saturating_add(log_bytes / 3).saturating_add(DISK_BESIDE_BYTES),
-            broker_cores: rate * BROKER_CALL_US / 1e6,
+            broker_cores: rate * costs.broker_us / 1e6,
             coordinator_cores,
-            worker_cores: rate * WORKER_CALL_US / 1e6,
+            worker_cores: rate * costs.worker_us / 1e6,
             output_cores: rate * float(args.output_bytes) * OUTPUT_BYTE_US / 1e6,
             coordinators,
             coordinator_memory: COORDINATOR_RUN_BYTES
                 .saturating_mul(of_one(executed))
                 .saturating_add(waiting_bytes.saturating_mul(of_one(f64::from(args.runs_open))))
-                .saturating_add(COORDINATOR_FIXED_BYTES),
+                .saturating_add(costs.coordinator_bytes),
+            history_per_day,
             slots,
             workers: slots.div_ceil(u64::from(args.slots)),
             log_share,
@@ -223,6 +256,7 @@ impl Plan {
             .field("processor_cores", cores)
             .field("coordinators", self.coordinators)
             .field("coordinator_memory_bytes", self.coordinator_memory)
+            .field("history_bytes_per_day", self.history_per_day)
             .field("worker_slots", self.slots)
             .field("workers", self.workers)
             .field("log_share", self.log_share)
@@ -259,6 +293,13 @@ impl Plan {
                 self.output_cores
             ),
         ];
+        if args.history {
+            lines.push(format!(
+                "history       {} a day, {} with --history-retention 30d",
+                readable(self.history_per_day),
+                readable(self.history_per_day.saturating_mul(30))
+            ));
+        }
         if args.calls_per_s * KEPT_MAX.as_secs_f64() > float(self.request_ids) && args.request_ids {
             lines.push(format!(
                 "request ids   {} fit beside the log, and each is kept for 25 h: at this rate they last {}",
@@ -335,6 +376,7 @@ mod tests {
             runs_open: 0,
             tail: Duration::from_secs(3600),
             request_ids: false,
+            history: false,
             copies: 3,
             slots: 16,
         }
@@ -355,7 +397,7 @@ mod tests {
 
     #[test]
     fn a_load_that_one_log_was_never_seen_to_take_does_not_fit() {
-        assert!(Plan::of(&args(15_000.0)).fits() && !Plan::of(&args(16_000.0)).fits());
+        assert!(Plan::of(&args(11_000.0)).fits() && !Plan::of(&args(12_000.0)).fits());
         let said = [
             (10.0, "one log       takes it"),
             (10_000.0, "measure it"),
@@ -373,10 +415,19 @@ mod tests {
     #[test]
     fn partitions_divide_the_log_and_no_server_gets_less_memory() {
         let plan = Plan::of(&args(40_000.0));
-        assert_eq!(plan.partitions, 6);
+        assert_eq!(plan.partitions, 8);
         let alone = Plan::of(&args(4000.0));
         assert!(plan.log_bytes < 2 * alone.log_bytes, "{plan:?}");
         assert!(plan.broker_memory > 9 * (alone.broker_memory - BROKER_FIXED_BYTES), "{plan:?}");
+    }
+
+    #[test]
+    fn a_history_costs_rate_memory_and_room_of_its_own() {
+        let (plan, without) = (Plan::of(&Args { history: true, ..args(1_000.0) }), Plan::of(&args(1_000.0)));
+        assert!(plan.coordinator_cores > without.coordinator_cores && plan.log_share > 2.0 * without.log_share);
+        assert_eq!((plan.history_per_day, without.history_per_day), (1_000 * 86_400 * (2048 + 256 + 1024), 0));
+        let said = plan.lines(&Args { history: true, ..args(1_000.0) }).join("\n");
+        assert!(said.contains("history       268 GiB a day"), "{said}");
     }
 
     #[test]

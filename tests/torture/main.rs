@@ -34,7 +34,7 @@ use crate::plan::Plan;
 use crate::report::Tally;
 use crate::schedule::Part;
 use crate::seed::Seed;
-use crate::world::{ERASE_AFTER, Size, World};
+use crate::world::{ERASE_AFTER, Left, Size, World};
 
 /// The default duration of a storm: the calls at this rate, so that there are enough faults for each.
 const CALLS_PER_S: u64 = 110;
@@ -53,6 +53,8 @@ const ERASED_MAX: usize = 200;
 const ERASED_LIMIT: Duration = Duration::from_secs(60);
 /// How long after the last fault everything that is on its way has arrived, and what it caused has begun.
 const SETTLED: Duration = Duration::from_secs(5);
+/// With a history, a storm of so many calls fills the part of each partition that ended runs may take.
+const CALLS_THAT_LEAVE: u64 = 20_000;
 /// The numbers of the quiet phase's runs begin here.
 const CALM: u64 = 1 << 32;
 
@@ -167,6 +169,9 @@ async fn torture(arguments: &Arguments) -> anyhow::Result<ExitCode> {
     tokio::time::sleep(SETTLED).await;
     check_erased(&load, arguments, &mut tally).await;
     tally.settle(&load.effects);
+    if arguments.history {
+        tally.left = world.left(arguments.partitions).await?;
+    }
     let world = Arc::into_inner(world).context("somebody still has his hands on the world")?;
     world.end().await;
 
@@ -180,6 +185,10 @@ async fn torture(arguments: &Arguments) -> anyhow::Result<ExitCode> {
         writeln!(out, "{}", tally.json(arguments.seed))?;
     } else {
         write!(out, "{}", tally.table()?)?;
+    }
+    if arguments.history && arguments.calls >= CALLS_THAT_LEAVE {
+        let Left { entries, parts } = &tally.left;
+        anyhow::ensure!(*parts > 0 && entries.iter().all(|left| *left > 0), "not all was tried: {:?}", tally.left);
     }
     Ok(if is_broken { ExitCode::FAILURE } else { ExitCode::SUCCESS })
 }

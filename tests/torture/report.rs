@@ -12,7 +12,7 @@ use crate::check::{self, Answer, Broken, Effect, Violation};
 use crate::late::{Allowed, Late, takeovers};
 use crate::load::Outcome;
 use crate::schedule::{Blow, Part};
-use crate::world::{Struck, Word};
+use crate::world::{Left, Struck, Word};
 
 /// Violations of a kind that are printed in full; of the rest only the number.
 const TOLD_MAX: u64 = 100;
@@ -54,6 +54,7 @@ pub(crate) struct Tally {
     pub(crate) memory_kib: BTreeMap<&'static str, u64>,
     pub(crate) calm_calls_per_s: f64,
     pub(crate) storm: Duration,
+    pub(crate) left: Left,
 }
 
 /// A violation with all that helps to understand it.
@@ -305,6 +306,13 @@ impl Tally {
         for (kind, kib) in &self.memory_kib {
             writeln!(text, "memory of a {kind:<20} {:>8} MiB at most", kib / 1024)?;
         }
+        let Left { entries, parts } = &self.left;
+        if !entries.is_empty() {
+            writeln!(
+                text,
+                "entries that left the log, by partition {entries:?}; parts of runs carried beside it {parts}"
+            )?;
+        }
         writeln!(text, "promises broken {}", self.violations())?;
         for (broken, count) in &self.broken {
             writeln!(text, "  {:<16} {count:>33}", format!("{broken:?}"))?;
@@ -345,7 +353,7 @@ impl Tally {
             "shard_takeover_with_broker_ms": samples(self.takeover_ms(true)),
             "after_deadline_ms": samples(self.late_ms(false)),
             "after_deadline_with_broker_ms": samples(self.late_ms(true)),
-            "memory_kib": self.memory_kib,
+            "memory_kib": self.memory_kib, "left_the_log": self.left.entries, "carried_parts": self.left.parts,
             "violations": self.violations(),
             "broken": broken.collect::<serde_json::Map<_, _>>(),
             "told": told.collect::<Vec<_>>(),

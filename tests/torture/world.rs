@@ -5,7 +5,10 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context as _, ensure};
+use futures::StreamExt as _;
 use harness::{Direction, Proxy};
+use proto::names;
+use run::Partition;
 use rustix::fs::{CWD, RenameFlags, renameat_with};
 use rustix::process::Signal;
 use tokio::io::AsyncWriteExt as _;
@@ -93,6 +96,15 @@ pub(crate) struct Size {
     pub(crate) has_history: bool,
 }
 
+/// What a storm with a history is to show besides: that runs leave the log, and that open ones are carried.
+#[derive(Debug, Default)]
+pub(crate) struct Left {
+    /// Entries that have left each partition of the log.
+    pub(crate) entries: Vec<u64>,
+    /// Parts of runs that are carried.
+    pub(crate) parts: usize,
+}
+
 impl World {
     /// Starts everything; `folder` takes the logs.
     pub(crate) async fn start(size: &Size, folder: &Path) -> anyhow::Result<Self> {
@@ -159,6 +171,24 @@ impl World {
     }
 
     /// The addresses of the coordinators; they stay the same.
+    /// What has left the log, and what is carried beside it.
+    pub(crate) async fn left(&self, partitions: usize) -> anyhow::Result<Left> {
+        let url = self.brokers.lock().await.urls().join(",");
+        let nats = async_nats::jetstream::new(async_nats::connect(url).await?);
+        let mut entries = Vec::new();
+        for partition in Partition::first(partitions) {
+            let log = nats.get_stream(names::stream(partition)).await?;
+            entries.push(log.cached_info().state.first_sequence.saturating_sub(1));
+        }
+        let carried = nats.get_stream(format!("KV_{}", names::CARRIED_BUCKET)).await?;
+        let mut subjects = carried.info_with_subjects(">").await?;
+        let mut parts = 0;
+        while let Some(subject) = subjects.next().await {
+            parts += usize::from(!subject?.0.contains(".fence."));
+        }
+        Ok(Left { entries, parts })
+    }
+
     pub(crate) fn addresses(&self) -> &[SocketAddr] {
         &self.addresses
     }

@@ -375,19 +375,35 @@ async fn a_run_that_is_cancelled_before_its_owner_sees_what_was_due_gets_no_job(
     let (yard, _other, other, shards) = two().await;
     let _worker = yard.worker().await;
     other.wait_for_tool("echo").await;
-    let confirms = call("a", "confirms", json!({ "text": "hello" }));
-    let run = yard.client.create(vec![confirms]).await.through(&other);
-    assert_eq!(run.get().await.status(), RunStatus::RequiresAction);
+    let confirms = || vec![call("a", "confirms", json!({ "text": "hello" }))];
+    let approve = async |run: &Run| {
+        let decision = Some(v1::call_decision::Decision::Approve(v1::CallApproval::default()));
+        let decisions = vec![v1::CallDecision { call_id: "a".to_owned(), decision }];
+        let request = v1::DecideCallsRequest { run_id: run.id.clone(), decisions };
+        run.client.runs.clone().decide_calls(request).await.expect("it awaits approval");
+    };
+    let jobs = async |run: &Run| shards.entries(&format!("ty.run.*.{}.*.job.>", run.id)).await;
+    let executed = yard.client.create(confirms()).await;
+    approve(&executed).await;
+    check::whole(&executed.watch(FloorPolicy::Arrival).await.to_end().await, true);
+    assert_eq!(jobs(&executed).await, 1);
+    let mut cancelled = Vec::new();
+    for _ in 0..10 {
+        cancelled.push(yard.client.create(confirms()).await.through(&other));
+    }
     yard.coordinator.pause();
-    let decision = Some(v1::call_decision::Decision::Approve(v1::CallApproval::default()));
-    let decisions = vec![v1::CallDecision { call_id: "a".to_owned(), decision }];
-    let request = v1::DecideCallsRequest { run_id: run.id.clone(), decisions };
-    other.runs.clone().decide_calls(request).await.expect("it awaits approval");
-    run.cancel("no longer needed").await;
+    for run in &cancelled {
+        approve(run).await;
+        run.cancel("no longer needed").await;
+    }
     yard.coordinator.resume();
-    let owned = run.through(&yard.client);
-    check::whole(&owned.watch(FloorPolicy::Arrival).await.to_end().await, true);
+    for run in &cancelled {
+        let owned = run.through(&yard.client);
+        check::whole(&owned.watch(FloorPolicy::Arrival).await.to_end().await, true);
+    }
     // The owner acts for other runs after that.
     check::whole(&yard.client.execute(vec![count("b", 1, 0)]).await.to_end().await, true);
-    assert_eq!(shards.entries(&format!("ty.run.*.{}.*.job.>", run.id)).await, 0, "a job of a run that has ended");
+    for run in &cancelled {
+        assert_eq!(jobs(run).await, 0, "a job of a run that has ended");
+    }
 }

@@ -427,7 +427,7 @@ mod tests {
         assert!(plan.coordinator_cores > without.coordinator_cores && plan.log_share > 2.0 * without.log_share);
         assert_eq!((plan.history_per_day, without.history_per_day), (1_000 * 86_400 * (2048 + 256 + 1024), 0));
         let said = plan.lines(&Args { history: true, ..args(1_000.0) }).join("\n");
-        assert!(said.contains("history       268 GiB a day"), "{said}");
+        assert!(said.contains("history       267.7 GiB a day"), "{said}");
     }
 
     #[test]

@@ -181,7 +181,7 @@ static LOG_BYTES_MAX: Family<Gauge> =
         .exported_as("toolyard.log.size_max", "By");
 static LOG_FILLED: Family<Gauge> = Family::new(
     "toolyard_log_filled_ratio",
-    "How full the fullest partition of the log is, by bytes or by messages: 1 is full. From 0.85 on it takes no new runs.",
+    "How full the fullest partition of the log is, by bytes or messages: 1 is full. From 0.85 on it takes no new runs.",
     &[],
 )
 .exported_as("toolyard.log.filled", "1");

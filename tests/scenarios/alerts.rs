@@ -22,8 +22,10 @@ use crate::cluster::leader;
 use crate::{FIXTURE, check, count};
 
 /// Alerts that no scenario here causes, each with the reason.
-const NOT_CAUSED: [(&str, &str); 1] =
-    [("ToolyardHistoryLost", "a log that fills while the history is away takes more calls than a scenario should make")];
+const NOT_CAUSED: [(&str, &str); 1] = [(
+    "ToolyardHistoryLost",
+    "a log that fills while the history is away takes more calls than a scenario should make",
+)];
 /// The panels that show a quantile over the calls of the last minutes: without calls their series have no number.
 const QUANTILES: [&str; 5] = [
     "Call, 95 of 100 within",

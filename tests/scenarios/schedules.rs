@@ -505,9 +505,7 @@ async fn times_that_no_json_can_represent_are_refused_over_grpc_too() {
     let beyond = Some(prost_types::Timestamp { seconds: 253_402_300_800, nanos: 0 });
     let every = || v1::ScheduleSpec {
         timing: Some(Timing::Every(prost_types::Duration { seconds: 60, nanos: 0 })),
-        run: Some(
-            v1::CreateRunRequest { calls: vec![call("a", "echo", json!({ "text": "" }))], ..Default::default() }.into(),
-        ),
+        run: Some(v1::CreateRunRequest { calls: vec![call("a", "echo", json!({ "text": "" }))], ..Default::default() }),
         ..v1::ScheduleSpec::default()
     };
     let with_call = |change: fn(&mut v1::NewCall)| {

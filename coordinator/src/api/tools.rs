@@ -77,13 +77,7 @@ impl Api {
             }
             name => Some(Glob::new(name).map_err(|error| malformed("name", error.to_string()))?.compile_matcher()),
         };
-        if request.tags.len() > run::limit::TAGS_MAX {
-            return Err(malformed(
-                "tags",
-                format!("has {} tags; the limit is {}", request.tags.len(), run::limit::TAGS_MAX),
-            )
-            .into());
-        }
+        check_tags(&request.tags)?;
         let registry = Arc::clone(&self.runs.registry.borrow());
         let paused = Arc::clone(&self.runs.pauses.current.borrow());
         let shows = self.runs.callers.shows(&self.runs.caller);
@@ -107,8 +101,7 @@ impl Api {
         };
         let is_cut = tools.len() > size;
         tools.truncate(size);
-        let last = tools.last().filter(|_| is_cut).map(|entry| entry.name.to_string());
-        let next_page_token = last.unwrap_or_default();
+        let next_page_token = tools.last().filter(|_| is_cut).map(|entry| entry.name.to_string()).unwrap_or_default();
         let tools = tools.into_iter().map(|entry| tool(entry, self, (&registry, &paused))).collect();
         // Rejected tools are shown to admins only.
         let is_told = after.is_none() && self.runs.caller.must(Role::Admin).is_ok();
@@ -169,4 +162,12 @@ fn refused_out(refused: &Refused, registry: &Registry) -> v1::RefusedTool {
         holder: refused.holder.as_ref().map(hosts),
         reason: refused.reason.clone(),
     }
+}
+/// No tool has more tags than a manifest may have.
+fn check_tags(tags: &[String]) -> Result<(), RequestError> {
+    let (count, max) = (tags.len(), run::limit::TAGS_MAX);
+    if count <= max {
+        return Ok(());
+    }
+    Err(RequestError::Malformed { field: "tags".to_owned(), reason: format!("has {count} tags; the limit is {max}") })
 }

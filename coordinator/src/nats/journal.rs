@@ -98,7 +98,7 @@ pub(crate) struct Parts {
     /// Limits the entries that were sent without a requested answer and are not confirmed by the feed yet.
     unheard: Semaphore,
     turns: Turns,
-    /// Limits the shards of which many runs are read at a time.
+    /// Limits how many shards with many runs are read at a time.
     many: Semaphore,
     /// Older entries have left the log. In milliseconds since 1970.
     oldest: AtomicU64,

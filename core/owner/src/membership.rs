@@ -123,7 +123,8 @@ pub enum Notice {
 
 impl Membership {
     /// A coordinator that is not a member yet; it joins at once. `name` must be unique among all coordinators that
-    /// ever were; `label` becomes the value of its key, with the word [`CARRIES`] in it; `shards` is the number of shards of the whole system.
+    /// ever were; `label` becomes the value of its key, with the word [`CARRIES`] in it; `shards` is the number of
+    /// shards of the whole system.
     #[must_use]
     pub fn new(name: String, label: String, shards: usize, now: Instant) -> Self {
         let mut membership = Self {

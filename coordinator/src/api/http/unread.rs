@@ -13,7 +13,7 @@ use bytes::Bytes;
 use futures::FutureExt as _;
 use http_body::{Body as HttpBody, Frame, SizeHint};
 use tokio::sync::OwnedSemaphorePermit;
-use tokio_util::task::AbortOnDropHandle;
+use tokio::task::JoinSet;
 
 /// Bytes that are handed to the connection together. It asks for more only when the client has room for them.
 const PIECE_BYTES: usize = 64 * 1024;
@@ -25,7 +25,8 @@ type Rest = Arc<Mutex<Option<(Bytes, OwnedSemaphorePermit)>>>;
 
 struct Unread {
     rest: Rest,
-    _limit: AbortOnDropHandle<()>,
+    /// Ends with the body.
+    _limit: JoinSet<()>,
 }
 
 /// The same answer, whose body holds `held` until it is read. The body must be whole.
@@ -34,13 +35,14 @@ pub(crate) fn holding(response: Response, held: OwnedSemaphorePermit) -> Respons
         let whole = to_bytes(body, usize::MAX).now_or_never().and_then(Result::ok);
         let rest: Rest = Arc::new(Mutex::new(Some((whole.expect("the body is whole"), held))));
         let late = Arc::downgrade(&rest);
-        let limit = tokio::spawn(async move {
+        let mut limit = JoinSet::new();
+        limit.spawn(async move {
             tokio::time::sleep(READ_WITHIN).await;
             if let Some(rest) = late.upgrade() {
                 rest.lock().unwrap_or_else(PoisonError::into_inner).take();
             }
         });
-        Body::new(Unread { rest, _limit: AbortOnDropHandle::new(limit) })
+        Body::new(Unread { rest, _limit: limit })
     })
 }
 

@@ -71,7 +71,7 @@ impl Fence {
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Order {
     pub(crate) run: RunId,
-    /// The last entry of which the owner knows that it is carried.
+    /// The last entry that is carried, as far as the owner knows.
     pub(crate) carried: u64,
     pub(crate) fence: Fence,
     pub(crate) expires: Timestamp,

@@ -13,8 +13,8 @@ use super::carried::messages;
 use super::pages::Batch;
 use super::{Journal, ReadError};
 
-/// Shards of a partition of which many runs are read at a time. The others wait: read all at once, each of them would be
-/// without an owner until the last one is read.
+/// How many shards of a partition with many runs are read at a time. The others wait: read all at once, each of them
+/// would be without an owner until the last one is read.
 pub(super) const MANY_MAX: usize = 4;
 /// Messages and bytes of the bucket of carried runs that are read in one request.
 const MESSAGES_MAX: usize = 1024;

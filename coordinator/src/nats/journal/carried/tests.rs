@@ -57,7 +57,7 @@ pub(crate) async fn left(journal: &Journal, leaves: usize) -> (Log, RunId) {
     (Log::new(&journal.broker, Journals::new(&journal.broker, None)), run)
 }
 
-/// A run that is carried and of which nothing is left in the log, and the position of a barrier of its shard before it.
+/// A run that is carried while the log has nothing more of it, and the position of a barrier of its shard before it.
 pub(crate) async fn gone(journal: &Journal) -> (RunId, u64) {
     let mark = journal.mark(SHARD, Pace::Soon).await.expect("it is stored");
     let (run, fence) = (old(), journal.fence(SHARD, 1).await.expect("it is written"));

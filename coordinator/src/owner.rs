@@ -276,7 +276,7 @@ impl OwnerTask {
                 Some(joined) = self.joins.join_next() => self.joined(finished(joined)),
                 Some(written) = self.writes.join_next() => self.snapshot_written(finished(written)),
                 Some(erased) = self.erasures.batches.join_next() => self.erased(finished(erased)),
-                Some(look) = self.erasures.looks.join_next() => self.looked(finished(look)),
+                Some(look) = self.erasures.looks.join_next() => finished(look),
                 Some(refilled) = self.erasures.refills.join_next() => self.refilled(finished(refilled)),
                 Some(carried) = self.carrying.done.join_next() => self.carried(finished(carried)),
                 Some(posted) = self.posts.join_next() => self.posted(finished(posted)),

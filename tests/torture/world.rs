@@ -170,7 +170,6 @@ impl World {
         Ok(())
     }
 
-    /// The addresses of the coordinators; they stay the same.
     /// What has left the log, and what is carried beside it.
     pub(crate) async fn left(&self, partitions: usize) -> anyhow::Result<Left> {
         let url = self.brokers.lock().await.urls().join(",");
@@ -189,6 +188,7 @@ impl World {
         Ok(Left { entries, parts })
     }
 
+    /// The addresses of the coordinators; they stay the same.
     pub(crate) fn addresses(&self) -> &[SocketAddr] {
         &self.addresses
     }

@@ -58,9 +58,8 @@ impl Carrying {
 impl OwnerTask {
     /// Begins to carry runs for which the log keeps entries that would leave it otherwise.
     pub(super) fn carry_due(&mut self) {
-        if !self.io.owned.borrow().all_carry() {
-            return;
-        }
+        // What is carried already goes on and is completed.
+        let all_carry = self.io.owned.borrow().all_carry();
         let now = ::nats::now();
         self.carrying.failed.retain(|_, since| since.elapsed() < LEFT_ALONE);
         for shard in every().filter(|shard| self.may_act(*shard)).collect::<Vec<_>>() {
@@ -70,7 +69,7 @@ impl OwnerTask {
             let waiting = waiting.entry(shard).or_default();
             if waiting.is_empty() {
                 waiting.extend(state.half_carried());
-                if before > 0 {
+                if before > 0 && all_carry {
                     waiting.extend(state.to_carry(before, now));
                 }
                 waiting.retain(|run| !failed.contains_key(run));

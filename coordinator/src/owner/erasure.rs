@@ -48,8 +48,7 @@ pub(super) struct InProgress {
     pub(super) batches: JoinSet<Erased>,
     /// Runs that are not open, each with the last late entry. An erased run must not come back.
     strays: BTreeMap<RunId, u64>,
-    /// Each returns the entry if it could not be looked at.
-    pub(super) looks: JoinSet<Option<(RunId, u64)>>,
+    pub(super) looks: JoinSet<()>,
     pub(super) refills: JoinSet<Refilled>,
     /// Partitions that did not erase a run, which must not keep the others waiting.
     failed: HashMap<Partition, Instant>,
@@ -218,13 +217,6 @@ impl OwnerTask {
         }
     }
 
-    /// Looks again later at an entry that could not be looked at.
-    pub(super) fn looked(&mut self, unseen: Option<(RunId, u64)>) {
-        if let Some((run, sequence)) = unseen.filter(|(run, _)| !self.erasures.strays.contains_key(run)) {
-            self.note_stray(run, sequence);
-        }
-    }
-
     fn look_at_strays(&mut self) {
         let room = AT_ONCE_MAX.saturating_sub(self.erasures.looks.len());
         let ready = self.erasures.strays.iter().filter(|(run, _)| self.may_act(run.shard()));
@@ -232,9 +224,9 @@ impl OwnerTask {
             self.erasures.strays.remove(&run);
             let (journal, objects) = (self.io.journals.of(run), self.io.objects.clone());
             self.erasures.looks.spawn(async move {
-                let error = erase_if_orphan(&journal, &objects, run, sequence).await.err()?;
-                tracing::warn!(run.id = %run, %error, "erasing late entries of an erased run failed, trying again");
-                Some((run, sequence))
+                if let Err(error) = erase_if_orphan(&journal, &objects, run, sequence).await {
+                    tracing::warn!(run.id = %run, %error, "erasing late entries of an erased run failed");
+                }
             });
         }
     }

@@ -24,8 +24,9 @@ pub(crate) fn digest(new: &NewRun) -> Digest {
     hash.number(new.tools.len() as u64);
     new.tools.iter().for_each(|tool| hash.text(tool.as_str()));
     // Default rules are left out of the hash, so that requests from before rules existed keep their digest.
-    if (Rules { priority: Priority::default(), ..new.rules.clone() }) != Rules::default() {
-        let Rules { confirm, running_max, calls_max, fails_with_call, .. } = new.rules;
+    if (Rules { priority: Priority::default(), confirm: confirm(new), ..new.rules.clone() }) != Rules::default() {
+        let Rules { running_max, calls_max, fails_with_call, .. } = new.rules;
+        let confirm = confirm(new);
         let numbers = [confirm.map(u16::from), running_max, calls_max];
         hash.text("rules");
         numbers.iter().for_each(|number| hash.number(number.map_or(u64::MAX, u64::from)));
@@ -107,6 +108,12 @@ fn add_approved(hash: &mut Hash, approved: &Approved) {
             calls.iter().for_each(|call| hash.text(call.as_str()));
         }
     }
+}
+
+/// The rule on approvals. Whoever repeats a redrive makes the same request, whether or not its caller may waive an
+/// approval.
+fn confirm(new: &NewRun) -> Option<bool> {
+    if new.redrives { Some(false) } else { new.rules.confirm }
 }
 
 /// Limits that are not set are left out of the hash, as default rules.

@@ -58,8 +58,9 @@ impl<T: Clone> Outbox<T> {
         Self { waiting: waiting.into(), through, ..Self::default() }
     }
 
-    /// Without a snapshot it is not known which notifications were posted. Those for older entries were, unless the
-    /// queue did not accept them for so long. Without this bound, those of a whole day would be posted again.
+    /// Without a snapshot it is not known which notifications were posted. Those for older entries were, unless there
+    /// was no owner or the queue did not accept them for so long. Without this bound, those of a whole day would be
+    /// posted again.
     #[must_use]
     pub fn unknown(now: Timestamp) -> Self {
         Self { since: now.before(REPEATED), ..Self::default() }

@@ -77,7 +77,8 @@ impl Resting {
     }
 
     /// The state of a run.
-    pub(crate) fn run(&self, id: RunId) -> Option<Known> {
+    #[must_use]
+    pub fn run(&self, id: RunId) -> Option<Known> {
         unpack(self.runs.get(&id)?).map(|(head, run)| head.known(run))
     }
 

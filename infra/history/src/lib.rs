@@ -273,7 +273,7 @@ impl History {
             let db = store.written()?;
             // Nothing is erased between the look and the write.
             let mut erasing = store.erasing.lock().await;
-            let (mut batch, mut written) = (WriteBatch::new(), HashSet::new());
+            let (mut batch, mut again) = (WriteBatch::new(), HashSet::new());
             for run in runs {
                 let EndedRun { id, tenant, ended_at, last, messages, parts } = run;
                 if erasing.get(&id).is_some_and(|through| last <= *through) {
@@ -281,7 +281,7 @@ impl History {
                     erased.insert(id);
                     continue;
                 }
-                written.insert(id);
+                again.insert(id);
                 let expires_at = ended_at.after(self.0.retention);
                 if let Some(tenant) = &tenant {
                     batch.put_with_options(keys::of_tenant(tenant, Some(id)), Bytes::new(), &until(expires_at));
@@ -292,12 +292,17 @@ impl History {
             batch.put(keys::POSITION, position.encode());
             // Nothing of these comes any more. Parts of a run may have been written before it was erased, or since.
             let over = erasing.iter().filter(|(_, through)| **through <= position.through);
-            for run in over.map(|(run, _)| *run).filter(|run| !written.contains(run)) {
-                delete_keys_of(&db, run, &mut batch).await?;
+            for run in over.map(|(run, _)| *run).filter(|run| !again.contains(run)) {
+                match delete_keys_of(&db, run, &mut batch).await {
+                    // Nothing else of the shard has to wait for it: it expires.
+                    Err(HistoryError::Damaged(error)) => tracing::warn!(run.id = %run, error, "erasing parts failed"),
+                    deleted => drop(deleted?),
+                }
                 erased.insert(run);
             }
             let written = db.write(batch).await?;
-            erasing.retain(|_, through| *through > position.through);
+            // One that was opened again after its erasure is another one.
+            erasing.retain(|run, through| *through > position.through && !again.contains(run));
             drop(erasing);
             written.await_durable().await?;
             store.note_write(&db).await

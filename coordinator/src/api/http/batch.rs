@@ -76,8 +76,9 @@ pub(super) async fn batch(api: Api, ask: Ask) -> Result<Response, Problem> {
 
 /// The run's output as it is produced, then the messages as an event of their own.
 fn events(turn: Answering, waiting: Waiting) -> Response {
-    let stream = futures::stream::unfold(Some((turn, waiting, Instant::now())), async |state| {
-        let (turn, mut waiting, mut told_at) = state?;
+    let stream = futures::stream::unfold((Some(turn), waiting, Instant::now()), async |state| {
+        // The room for stored content is kept until the client has taken the last event.
+        let (Some(turn), mut waiting, mut told_at) = state else { return None };
         match waiting.next().await {
             Ok(Word::Events(mut events)) => {
                 if turn.is_shared {
@@ -92,18 +93,18 @@ fn events(turn: Answering, waiting: Waiting) -> Response {
                     true => Bytes::from_static(sse::HEARTBEAT),
                     false => sse::text(Ok(Piece { events, ..Piece::default() })),
                 };
-                Some((text, Some((turn, waiting, told_at))))
+                Some((text, (Some(turn), waiting, told_at)))
             }
-            Ok(Word::Nothing) => Some((Bytes::from_static(sse::HEARTBEAT), Some((turn, waiting, Instant::now())))),
+            Ok(Word::Nothing) => Some((Bytes::from_static(sse::HEARTBEAT), (Some(turn), waiting, Instant::now()))),
             Ok(Word::Settled(run)) => {
                 let mut text = Vec::new();
                 sse::event(&mut text, None, Some("messages"), &turn.json(Some((&run, &waiting.heard))));
                 waiting.keep();
-                Some((text.into(), None))
+                Some((text.into(), (None, waiting, told_at)))
             }
             Err(fault) => {
                 waiting.keep();
-                Some((sse::text(Err(fault)), None))
+                Some((sse::text(Err(fault)), (None, waiting, told_at)))
             }
         }
     });
@@ -190,8 +191,8 @@ impl Waiting {
     }
 
     /// The client got its answer, so the run goes on.
-    fn keep(self) {
-        if let Some(abandoned) = self.abandoned {
+    fn keep(&mut self) {
+        if let Some(abandoned) = self.abandoned.take() {
             abandoned.keep();
         }
     }

@@ -93,11 +93,12 @@ async fn take_over_once(
     let (erasures, erasures_behind) = (snapshot.erasures, snapshot.erasures_behind);
     let letters = snapshot.letters.into_iter().map(|(subject, body)| QueuedNotification { subject, body }).collect();
     let mut log_bytes = snapshot.log_bytes;
-    let listed: HashSet<RunId> = snapshot.open.iter().map(|listed| listed.run).collect();
-    carried.retain(|run| !listed.contains(run));
+    // An old snapshot may know of less than is carried, and the log may not have what is between.
+    let among: HashSet<RunId> = carried.iter().copied().collect();
+    let listed = snapshot.open.into_iter().filter(|listed| !among.contains(&listed.run)).collect();
     let mut runs = ReadRuns::default();
     let through = if unreadable.load(Ordering::Relaxed) < UNREADABLE_MAX {
-        let read = runs.read(journal, shard, snapshot.open, tip);
+        let read = runs.read(journal, shard, listed, tip);
         let (first, read) = futures::join!(journal.first_of_shard(shard, written, tip), read);
         let first = first?;
         read.inspect_err(|_| {
@@ -248,17 +249,24 @@ mod tests {
     use crate::nats::journal::tests::{carried::gone, journal, snapshots};
 
     #[tokio::test]
-    async fn a_run_that_was_carried_after_an_old_snapshot_is_taken_over() {
+    async fn all_of_a_run_that_was_carried_after_an_old_snapshot_is_taken_over() {
         let (_server, journal) = journal().await;
         let snapshots = snapshots(&journal);
-        let (run, through) = gone(&journal).await;
+        let (run, places, mark) = gone(&journal).await;
         let log = journal.now().await.expect("the broker is there").created;
-        // As if a server answered that has not heard of a newer one.
-        let old = Snapshot { log, through, ..Snapshot::default() };
-        snapshots.write(run.shard(), &old, Stored::default()).await.expect("it is stored");
-        let taken = take_over(&journal, &snapshots, run.shard(), 2).await;
-        let is_known = taken.open.iter().any(|known| known.run.id() == run) || taken.resting.contains(run);
-        assert!(is_known, "{taken:?}");
+        // As if a server answered that has not heard of a newer one: from before the run was opened, and from before
+        // its last entries.
+        let unlisted = Snapshot { log, through: mark, ..Snapshot::default() };
+        let begun = Listed { run, first: places[0], last: places[0] };
+        let listed = Snapshot { log, through: places[0], open: vec![begun], ..Snapshot::default() };
+        let mut stored = Stored::default();
+        for (claim, old) in [(2, unlisted), (3, listed)] {
+            stored = snapshots.write(run.shard(), &old, stored).await.expect("it is stored");
+            let taken = take_over(&journal, &snapshots, run.shard(), claim).await;
+            let awake = taken.open.iter().find(|known| known.run.id() == run).cloned();
+            let known = awake.or_else(|| taken.resting.run(run)).expect("it is open");
+            assert_eq!((known.first, known.last, known.carried), (places[0], places[2], places[2]));
+        }
     }
 
     fn listed(first: u64, last: u64) -> Listed {

@@ -57,15 +57,17 @@ pub(crate) async fn left(journal: &Journal, leaves: usize) -> (Log, RunId) {
     (Log::new(&journal.broker, Journals::new(&journal.broker, None)), run)
 }
 
-/// A run that is carried while the log has nothing more of it, and the position of a barrier of its shard before it.
-pub(crate) async fn gone(journal: &Journal) -> (RunId, u64) {
+/// A run that is carried while the log has nothing more of it, its entries, and the position of a barrier of its shard
+/// before it.
+pub(crate) async fn gone(journal: &Journal) -> (RunId, Vec<u64>, u64) {
     let mark = journal.mark(SHARD, Pace::Soon).await.expect("it is stored");
     let (run, fence) = (old(), journal.fence(SHARD, 1).await.expect("it is written"));
-    let opened = open(journal, run).await;
+    let mut places = vec![open(journal, run).await];
+    add(journal, run, &mut places, 2).await;
     journal.carry(order(run, fence), ALL).await.expect("it is carried");
     journal.mark(SHARD, Pace::Soon).await.expect("it is stored");
-    drop_before(journal, opened + 1).await;
-    (run, mark)
+    drop_before(journal, places[2] + 1).await;
+    (run, places, mark)
 }
 
 async fn sequences(mut pages: RunPages) -> Vec<u64> {

@@ -23,15 +23,7 @@ pub(crate) fn digest(new: &NewRun) -> Digest {
     }
     hash.number(new.tools.len() as u64);
     new.tools.iter().for_each(|tool| hash.text(tool.as_str()));
-    // Default rules are left out of the hash, so that requests from before rules existed keep their digest.
-    if (Rules { priority: Priority::default(), confirm: confirm(new), ..new.rules.clone() }) != Rules::default() {
-        let Rules { running_max, calls_max, fails_with_call, .. } = new.rules;
-        let confirm = confirm(new);
-        let numbers = [confirm.map(u16::from), running_max, calls_max];
-        hash.text("rules");
-        numbers.iter().for_each(|number| hash.number(number.map_or(u64::MAX, u64::from)));
-        hash.number(u64::from(fails_with_call));
-    }
+    hash_rules(&mut hash, new);
     hash_limits(&mut hash, &new.rules);
     if !new.store {
         hash.text("not stored");
@@ -110,8 +102,21 @@ fn add_approved(hash: &mut Hash, approved: &Approved) {
     }
 }
 
-/// The rule on approvals. Whoever repeats a redrive makes the same request, whether or not its caller may waive an
-/// approval.
+/// Default rules are left out of the hash, so that requests from before rules existed keep their digest.
+fn hash_rules(hash: &mut Hash, new: &NewRun) {
+    let confirm = confirm(new);
+    if (Rules { priority: Priority::default(), confirm, ..new.rules.clone() }) == Rules::default() {
+        return;
+    }
+    let Rules { running_max, calls_max, fails_with_call, .. } = new.rules;
+    let numbers = [confirm.map(u16::from), running_max, calls_max];
+    hash.text("rules");
+    numbers.iter().for_each(|number| hash.number(number.map_or(u64::MAX, u64::from)));
+    hash.number(u64::from(fails_with_call));
+}
+
+/// The rule on approvals. A redrive that another caller repeats is the same request, although one may waive an approval
+/// and the other may not.
 fn confirm(new: &NewRun) -> Option<bool> {
     if new.redrives { Some(false) } else { new.rules.confirm }
 }

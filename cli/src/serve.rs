@@ -341,7 +341,7 @@ pub(crate) async fn coordinator(args: CoordinatorArgs) -> Result<Exit, Failure> 
 
 /// Hides this process first, because programs that describe themselves and MCP servers start before it serves.
 pub(crate) async fn worker(args: WorkerArgs) -> Result<Exit, Failure> {
-    sandbox::hide_this_process();
+    worker::hide_this_process();
     let (nats_url, credentials) = args.broker.split();
     let WorkerArgs { pool, slots, root, drain, enable, disable, include_content, observe, hooks, .. } = args;
     let user = sandbox::choose_user(args.tools_user)?;

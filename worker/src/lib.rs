@@ -29,7 +29,7 @@ pub use ::nats::{ConnectError, Credentials};
 pub use ::objects::Bucket;
 pub use hooked::Unwatchable;
 pub use hooks::{self, Hooks};
-pub use nats::Error;
+pub use nats::{Error, hide_this_process};
 pub use observe::{Observation, ObservedCall, Observer};
 /// The parts of the tool SDK that a program needs to host tools.
 pub use proto::convert::worker::WorkerSandbox;

@@ -457,8 +457,8 @@ fn new_id() -> WorkerId {
 }
 
 /// Makes this process unreadable for others of its user: its memory, environment and open files. It writes no core
-/// dumps.
-fn hide_this_process() {
+/// dumps. A program that starts others before it serves calls this before them.
+pub fn hide_this_process() {
     #[cfg(target_os = "linux")]
     if let Err(error) = rustix::process::set_dumpable_behavior(rustix::process::DumpableBehavior::NotDumpable) {
         tracing::warn!(%error, "hiding this process from its tools failed: they can read its environment");

@@ -105,15 +105,6 @@ pub fn choose_user(asked: Option<User>) -> Result<Option<User>, NotRoot> {
     }
 }
 
-/// Makes this process unreadable for others of its user: its memory, environment and open files. It writes no core
-/// dumps. A worker calls this before it starts its first program.
-pub fn hide_this_process() {
-    #[cfg(target_os = "linux")]
-    if let Err(error) = rustix::process::set_dumpable_behavior(rustix::process::DumpableBehavior::NotDumpable) {
-        tracing::warn!(%error, "hiding this process from its programs failed: they can read its environment");
-    }
-}
-
 /// Logs which restrictions of `bash` commands the system does not support.
 pub fn warn_of_gaps(hidden: &[PathBuf], user: Option<User>) {
     if !cfg!(target_os = "linux") {

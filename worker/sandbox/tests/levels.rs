@@ -178,7 +178,8 @@ async fn worker_that_hides_itself() {
     let owners = |uid: u32| format!("{uid}\n").repeat(3);
     let none = sandbox_of(Level::None, Network::Denied).unwrap();
     assert_eq!(run(&none, &script).await.0, owners(own));
-    sandbox::hide_this_process();
+    // As a worker does.
+    rustix::process::set_dumpable_behavior(rustix::process::DumpableBehavior::NotDumpable).unwrap();
     // A worker that is hidden can still try what the kernel gives.
     let confined = sandbox_of(Level::Confined, Network::Denied);
     for sandbox in confined.iter().chain([&none]) {

@@ -69,12 +69,12 @@ pub async fn connect(url: &str, credentials: &Credentials, name: &str, party: &P
         options = options.add_root_certificates(path.clone()).require_tls(true);
     }
     let servers: Vec<&str> = url.split(',').map(str::trim).collect();
-    let client = options.connect(servers).await.map_err(|source| failed(hidden(url), source))?;
+    let client = options.connect(servers).await.map_err(|source| failed(all_hidden(url), source))?;
     let version = client.server_info().version;
     let mut numbers = version.split('.').map(|number| number.parse::<u32>().unwrap_or(0));
     let found = (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0));
     if found < VERSION_MIN {
-        return Err(ConnectError::TooOld { url: hidden(url), version });
+        return Err(ConnectError::TooOld { url: all_hidden(url), version });
     }
     Ok(client)
 }
@@ -88,15 +88,19 @@ fn seed(path: &PathBuf) -> Result<String, ConnectError> {
     Ok(seed.to_owned())
 }
 
-/// Addresses, separated by commas, without what may be passwords.
+/// An address without what may be a password.
 #[must_use]
-pub fn hidden(urls: &str) -> String {
-    let hide = |url: &str| match (url.split_once("://"), url.rsplit_once('@')) {
+pub fn hidden(url: &str) -> String {
+    match (url.split_once("://"), url.rsplit_once('@')) {
         (Some((scheme, _)), Some((_, host))) => format!("{scheme}://***@{host}"),
         (None, Some((_, host))) => format!("***@{host}"),
         (_, None) => url.to_owned(),
-    };
-    urls.split(',').map(hide).collect::<Vec<_>>().join(",")
+    }
+}
+
+/// As [`hidden`], for addresses that are separated by commas.
+fn all_hidden(urls: &str) -> String {
+    urls.split(',').map(hidden).collect::<Vec<_>>().join(",")
 }
 
 fn failed(url: String, source: async_nats::ConnectError) -> ConnectError {
@@ -129,7 +133,8 @@ mod tests {
 
     #[test]
     fn addresses_are_told_without_their_passwords() {
-        assert_eq!(hidden("nats://me:secret@one:4222,tls://two,three:1"), "nats://***@one:4222,tls://two,three:1");
+        assert_eq!(all_hidden("nats://me:secret@one:4222,tls://two,three:1"), "nats://***@one:4222,tls://two,three:1");
         assert_eq!(hidden("me:se@cret@one:4222"), "***@one:4222");
+        assert_eq!(hidden("redis://:se,cret@one:6379"), "redis://***@one:6379");
     }
 }

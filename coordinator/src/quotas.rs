@@ -492,7 +492,8 @@ impl Counted {
         }
     }
 
-    /// Gives back calls that were admitted for a run. If it was counted anew since then, they are not among its calls.
+    /// Gives back calls that were admitted for a run and not added to it. A run that was counted from the log since then
+    /// does not have them.
     fn refused(&mut self, run: RunId, name: &TenantId, calls: u32) {
         let Some(tenant) = self.tenants.get_mut(name) else { return };
         let Entry::Occupied(mut under) = tenant.runs.entry(run) else { return };

@@ -163,6 +163,7 @@ fn refused_out(refused: &Refused, registry: &Registry) -> v1::RefusedTool {
         reason: refused.reason.clone(),
     }
 }
+
 /// No tool has more tags than a manifest may have.
 fn check_tags(tags: &[String]) -> Result<(), RequestError> {
     let (count, max) = (tags.len(), run::limit::TAGS_MAX);

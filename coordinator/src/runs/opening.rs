@@ -446,7 +446,7 @@ impl Runs {
     pub(super) fn decide_new(&self, mut new: NewRun, key: Option<RequestKey>) -> Result<Vec<Event>, RequestError> {
         self.check_room()?;
         let registry = Arc::clone(&self.registry.borrow());
-        // A stream of many runs may outlive the caller's rights, so they are read again.
+        // Hooks may have been asked meanwhile, and the caller's rights may have ended.
         let asks = self.callers.renewed(&self.caller);
         asks.must(Role::Submit)?;
         let calls = std::mem::take(&mut new.calls);

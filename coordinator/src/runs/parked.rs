@@ -116,7 +116,33 @@ fn was_dropped(refusal: &RequestError) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use run::{Approval, CallSpec, DefaultDecision, Effects, Entry, Opening, Policy, Route};
+
     use super::*;
+    use crate::runs::digest::digest;
+
+    #[test]
+    fn a_redrive_waives_no_approval_that_its_caller_may_not_waive_and_is_one_request_for_every_caller() {
+        let id: RunId = "run_0b_0193a7b4c2d07e3f8a1b2c3d4e5f6071".parse().expect("a run id");
+        let deadline = id.created_at().after(std::time::Duration::from_secs(60));
+        let (call, tool) = ("c".parse().expect("a call id"), "t".parse().expect("a name"));
+        let route = Route::Pool {
+            pool: "main".parse().expect("a pool"),
+            version: None,
+            policy: Policy::of(Effects::default()),
+        };
+        let plain = CallSpec::new(call, tool, "{}", route, deadline);
+        let approval = Some(Approval { deadline, default: DefaultDecision::Reject });
+        for (spec, waived) in [(plain.clone(), Some(false)), (CallSpec { approval, ..plain }, None)] {
+            let opening = Opening { calls: vec![Arc::new(spec)], deadline, ..Opening::default() };
+            let (mut run, at) = (Run::new(id), id.created_at());
+            let events = Run::open(opening, at).expect("it is valid");
+            run.apply(&Entry { sequence: 1, at, not_after: None, hooked: false, events }, &mut Vec::new());
+            let redriven = |may_waive| redriven_run(&run, &run.calls()[0], may_waive);
+            assert_eq!((redriven(true).rules.confirm, redriven(false).rules.confirm), (waived, None));
+            assert_eq!(digest(&redriven(true)), digest(&redriven(false)));
+        }
+    }
 
     #[test]
     fn a_redriven_call_is_cancelled_only_if_it_was_dropped_and_not_for_an_error_that_passes() {

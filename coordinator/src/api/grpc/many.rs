@@ -120,7 +120,7 @@ where
 
 /// One of the runs, from its request to its last piece.
 fn run(mut api: Api, request: v1::ExecuteRunsRequest) -> impl Stream<Item = v1::RunPiece> + Send {
-    // The stream may outlive the rights with which it was opened.
+    // The stream may outlive the rights with which it was opened. A unary request has just been identified.
     api.runs.caller = api.runs.callers.renewed(&api.runs.caller);
     let v1::ExecuteRunsRequest { tag, run } = request;
     let refused = move |error| v1::RunPiece { tag, refusal: Some(refusal(error)), ..v1::RunPiece::default() };

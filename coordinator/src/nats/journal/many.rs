@@ -26,9 +26,9 @@ const SMALL_BYTES: usize = 64 * 1024;
 const RUNS_PER_PAGE: usize = 16;
 
 impl Journal {
-    /// Waits for a turn to read many runs of a shard. `None` never comes: nobody closes the semaphore.
-    pub(crate) async fn turn_to_read_many(&self) -> Option<SemaphorePermit<'_>> {
-        self.parts.many.acquire().await.ok()
+    /// Waits for a turn to read many runs of a shard.
+    pub(crate) async fn turn_to_read_many(&self) -> SemaphorePermit<'_> {
+        self.parts.many.acquire().await.expect("nobody closes it")
     }
 
     /// Reads runs whose entries lie close together in the log, each up to the last entry that it is listed with. `runs`

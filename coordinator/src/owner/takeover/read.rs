@@ -180,7 +180,8 @@ impl ReadRuns {
         let is_carried = |listed: &Listed| listed.first == 0;
         let has_many_carried = rest.iter().filter(|listed| is_carried(listed)).count() >= CARRIED_MIN;
         // A shard with few runs does not wait for those with many.
-        let turn = if groups.is_empty() && !has_many_carried { None } else { journal.turn_to_read_many().await };
+        let has_many = !groups.is_empty() || has_many_carried;
+        let turn = if has_many { Some(journal.turn_to_read_many().await) } else { None };
         for group in groups {
             let read = journal.together(shard, &group).await?;
             let mut left: HashMap<RunId, Listed> = group.into_iter().map(|listed| (listed.run, listed)).collect();

@@ -357,41 +357,51 @@ async fn a_caller_who_is_revoked_meanwhile_has_no_further_call_dispatched() {
     assert_eq!(error.kind(), CallErrorKind::NotPermitted, "{error:?}");
 }
 
+/// A stream of many runs, each of one call of `echo`, one after the other.
+pub(crate) struct ManyRuns {
+    sender: tokio::sync::mpsc::Sender<v1::ExecuteRunsRequest>,
+    said: tonic::Streaming<v1::ExecuteRunsResponse>,
+    tag: u64,
+}
+
+impl ManyRuns {
+    pub(crate) async fn begin(client: &Client) -> Self {
+        let (sender, requests) = tokio::sync::mpsc::channel(4);
+        let requests = futures::stream::unfold(requests, async |mut requests| Some((requests.recv().await?, requests)));
+        let said = client.runs.clone().execute_runs(Box::pin(requests)).await.expect("it may submit").into_inner();
+        Self { sender, said, tag: 0 }
+    }
+
+    /// The reason for which the next run is refused, or `None` when it has ended.
+    pub(crate) async fn next(&mut self, approve: &[&str]) -> Option<String> {
+        self.tag += 1;
+        let approve = approve.iter().map(ToString::to_string).collect();
+        let run = v1::CreateRunRequest { calls: vec![echo("a")], approve, ..v1::CreateRunRequest::default() };
+        let request = v1::ExecuteRunsRequest { tag: self.tag, run: Some(run.into()) };
+        self.sender.send(request).await.expect("it listens");
+        loop {
+            let message = self.said.message().await.expect("the stream does not break").expect("it does not end");
+            let last = |piece: &v1::RunPiece| piece.tag == self.tag && (piece.end.is_some() || piece.refusal.is_some());
+            if let Some(piece) = message.pieces.into_iter().find(last) {
+                return piece.refusal.map(|refusal| refusal.reason);
+            }
+        }
+    }
+}
+
 #[tokio::test]
 async fn a_stream_of_many_runs_does_not_outlive_its_callers_rights() {
     let yard = guarded().await;
     let rival = yard.client("rival");
-    let (sender, requests) = tokio::sync::mpsc::channel(4);
-    let requests = futures::stream::unfold(requests, async |mut requests| Some((requests.recv().await?, requests)));
-    let mut said = rival.runs.clone().execute_runs(Box::pin(requests)).await.expect("it may submit").into_inner();
-    let ask = |tag| {
-        let run = v1::CreateRunRequest { calls: vec![echo("a")], ..v1::CreateRunRequest::default() };
-        v1::ExecuteRunsRequest { tag, run: Some(run.into()) }
-    };
-    let mut ends = async |tag| loop {
-        let message = said.message().await.expect("the stream does not break").expect("it does not end");
-        let last = |piece: &v1::RunPiece| piece.tag == tag && (piece.end.is_some() || piece.refusal.is_some());
-        if let Some(piece) = message.pieces.into_iter().find(last) {
-            return piece.refusal.map(|refusal| refusal.reason);
-        }
-    };
-    sender.send(ask(1)).await.expect("it listens");
-    assert_eq!(ends(1).await, None);
+    let mut runs = ManyRuns::begin(&rival).await;
+    assert_eq!(runs.next(&[]).await, None);
     // It may submit still, and not approve any more.
     let without = CALLERS.replace(r#""submit", "read", "answer", "approve""#, r#""submit", "read", "answer""#);
     yard.callers.write(&without);
-    let approves = |tag| {
-        let approve = vec!["_all".to_owned()];
-        let run = v1::CreateRunRequest { calls: vec![echo("a")], approve, ..v1::CreateRunRequest::default() };
-        v1::ExecuteRunsRequest { tag, run: Some(run.into()) }
-    };
-    let mut tag = 10;
     let refused = async {
         loop {
-            sender.send(approves(tag)).await.expect("it listens");
-            match ends(tag).await {
-                Some(reason) => break reason,
-                None => tag += 1,
+            if let Some(reason) = runs.next(&["_all"]).await {
+                break reason;
             }
         }
     };
@@ -399,8 +409,7 @@ async fn a_stream_of_many_runs_does_not_outlive_its_callers_rights() {
     assert_eq!(refused, "ROLE_MISSING");
     yard.callers.write(CALLERS.split("[[callers]]\n    name = \"rival\"").next().expect("the rest"));
     until_refused(&rival).await;
-    sender.send(ask(2)).await.expect("it listens");
-    assert_eq!(ends(2).await.as_deref(), Some("ROLE_MISSING"));
+    assert_eq!(runs.next(&[]).await.as_deref(), Some("ROLE_MISSING"));
 }
 
 #[tokio::test]

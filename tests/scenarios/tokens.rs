@@ -21,6 +21,7 @@ use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use tonic::{Code, Status};
 
 use crate::FIXTURE;
+use crate::callers::ManyRuns;
 use crate::check::outcomes;
 
 const CALLERS: &str = r#"
@@ -271,29 +272,13 @@ async fn a_stream_of_many_runs_takes_none_after_its_token_has_expired() {
     let yard = guarded(&issuer).await;
     // A token is accepted for 30 s after its end, because clocks differ.
     let client = yard.stranger.with_key(&issuer.token(&claims_with("exp", now_s() - 25)));
-    let (sender, requests) = tokio::sync::mpsc::channel(4);
-    let requests = futures::stream::unfold(requests, async |mut requests| Some((requests.recv().await?, requests)));
-    let mut said = client.runs.clone().execute_runs(Box::pin(requests)).await.expect("it may submit").into_inner();
-    let ask = |tag| {
-        let calls = vec![call("a", "echo", json!({ "text": "hello" }))];
-        let run = v1::CreateRunRequest { calls, ..v1::CreateRunRequest::default() };
-        v1::ExecuteRunsRequest { tag, run: Some(run.into()) }
-    };
-    let mut ends = async |tag| loop {
-        let message = said.message().await.expect("the stream does not break").expect("it does not end");
-        let last = |piece: &v1::RunPiece| piece.tag == tag && (piece.end.is_some() || piece.refusal.is_some());
-        if let Some(piece) = message.pieces.into_iter().find(last) {
-            return piece.refusal.map(|refusal| refusal.reason);
-        }
-    };
-    sender.send(ask(1)).await.expect("it listens");
-    assert_eq!(ends(1).await, None);
+    let mut runs = ManyRuns::begin(&client).await;
+    assert_eq!(runs.next(&[]).await, None);
     let over = async {
         while list(&client).await.is_ok() {
             tokio::time::sleep(Duration::from_millis(50)).await;
         }
     };
     tokio::time::timeout(harness::PATIENCE, over).await.expect("it expires");
-    sender.send(ask(2)).await.expect("it listens");
-    assert_eq!(ends(2).await.as_deref(), Some("ROLE_MISSING"));
+    assert_eq!(runs.next(&[]).await.as_deref(), Some("ROLE_MISSING"));
 }

@@ -3,6 +3,7 @@
 mod admission;
 mod answer_hooks;
 mod answer_token;
+mod appending;
 pub(crate) mod approved;
 mod asking;
 mod conversation;
@@ -39,7 +40,7 @@ use self::approved::Approved;
 use self::asking::Asking;
 pub(crate) use self::erase::EraseOutcome;
 use self::objects::AskedFile;
-use crate::admission::accept::{self, Offer, RequestedCall, Scope};
+use crate::admission::accept::{Offer, RequestedCall, Scope};
 use crate::admission::custom::CustomTools;
 use crate::admission::error::RequestError;
 use crate::auth::callers::{Caller, Callers, Reading, Role, TenantTools};
@@ -65,9 +66,6 @@ const DECISIONS_MAX: usize = 16;
 
 /// For how long new runs of a coordinator go to the same partition, in milliseconds: longer than a short call takes.
 const PARTITION_TURN_MS: u64 = 50;
-
-/// Bytes of the arguments of a call that is added to a run and checked on the serving thread.
-const QUICK_ARGUMENTS_MAX: usize = 4 * 1024;
 
 /// The dependencies of serving requests.
 #[derive(Debug)]
@@ -382,76 +380,6 @@ impl Runs {
         };
         asking.done(Some(id), done.as_ref().err());
         done
-    }
-
-    pub(crate) async fn append_calls(
-        &self,
-        id: RunId,
-        calls: &[RequestedCall],
-        custom: &CustomTools,
-        approved: &Approved,
-    ) -> Result<Arc<Run>, RequestError> {
-        let work = async {
-            self.may_approve(approved)?;
-            self.check_room_of(id.shard())?;
-            let mut calls = calls.to_vec();
-            let (asks, converses) = (self.asks(), calls.iter().any(|call| call.conversation.is_some()));
-            let (mut stored, mut admitted) = (None, None);
-            if asks || converses || !matches!(self.caller, Caller::Anyone) {
-                let run = self.known(id).await?.run;
-                self.caller.may_add_to(&run)?;
-                // A run that takes no calls refuses these below.
-                if run.is_open() {
-                    self.quotas.admit(id, run.tenant(), calls.iter().map(|call| &*call.arguments))?;
-                    admitted = run.tenant().cloned();
-                }
-                if asks || converses {
-                    let registry = Arc::clone(&self.registry.borrow());
-                    let scope = self.scope_in(&run, custom, &registry);
-                    scope.offer.rename(&mut calls, self.form);
-                    if asks {
-                        Box::pin(self.resolve(&mut calls, scope.offer)).await;
-                        Box::pin(self.ask(&mut calls, &scope, id)).await;
-                    }
-                    if run.is_open() {
-                        stored = Box::pin(self.converse_in(id, &mut calls, &scope)).await?;
-                    }
-                }
-            }
-            let is_quick = calls.iter().all(|call| match custom.get(&call.tool) {
-                Some(tool) => tool.is_quick(&call.arguments),
-                // The run's tenant, and so the tool, need not be known yet.
-                None => call.arguments.len() <= QUICK_ARGUMENTS_MAX,
-            });
-            let permit = if is_quick { None } else { Some(Permit::acquire().await) };
-            let append = |run: &Run| {
-                let registry = Arc::clone(&self.registry.borrow());
-                let scope = self.scope_in(run, custom, &registry);
-                let mut calls = calls.clone();
-                scope.offer.rename(&mut calls, self.form);
-                let accept = || accept::accept(calls, &scope);
-                Command::AppendCalls {
-                    calls: match &permit {
-                        Some(permit) => permit.run(accept),
-                        None => accept(),
-                    },
-                }
-            };
-            let run = match self.command(id, append).await {
-                Ok(run) => run,
-                Err(error) => {
-                    if matches!(error, RequestError::Rejected(_)) {
-                        self.quotas.refused(id, admitted.as_ref(), calls.len());
-                        Box::pin(self.remove_conversation(stored)).await;
-                    }
-                    return Err(error);
-                }
-            };
-            let is_ours = |id: &CallId| calls.iter().any(|call| call.id.as_ref() == Some(id));
-            let approved = self.approve(id, approved::waiting(&run).filter(is_ours), approved).await?;
-            Ok(approved.unwrap_or(run))
-        };
-        self.judged(("AppendCalls", Role::Submit), (id, None), work).await
     }
 
     pub(crate) async fn close(&self, id: RunId) -> Result<Arc<Run>, RequestError> {

@@ -492,8 +492,8 @@ impl Counted {
         }
     }
 
-    /// Gives back calls that were admitted for a run and not added to it. A run that was counted from the log since then
-    /// does not have them.
+    /// Gives back calls that were admitted for a run and not added to it. If the run's calls were counted from the
+    /// log since then, the count does not include them and nothing is given back.
     fn refused(&mut self, run: RunId, name: &TenantId, calls: u32) {
         let Some(tenant) = self.tenants.get_mut(name) else { return };
         let Entry::Occupied(mut under) = tenant.runs.entry(run) else { return };

@@ -9,12 +9,12 @@ use serde_json::json;
 use crate::{FIXTURE, check};
 
 const PIECE_BYTES: usize = 4096;
-/// 60 MiB of output.
+/// 60 MiB of output, nearly as much as a call may have.
 const PIECES: u32 = 15 << 10;
-/// What readers that keep up cost at most, the first use of the code included; and what a run that is three times as
-/// long costs besides, with slow readers: far less than its output, however long that is.
-const QUICK_BYTES_MAX: u64 = 40 << 20;
-const SLOW_BYTES_MAX: u64 = 12 << 20;
+/// What two runs cost at most, a shorter one with quick readers and one with slow ones besides: less than the output
+/// that the slow ones have not read. It was 18 to 36 MiB. How it is divided between the runs depends on how late the
+/// coordinator reads the log: the broker sends up to 32 MiB before it waits for that.
+const BYTES_MAX: u64 = 50 << 20;
 const SLOW_BYTES_PER_S: usize = 1024;
 
 fn pours(pieces: u32) -> Vec<v1::NewCall> {
@@ -51,8 +51,8 @@ async fn readers_of_a_kilobyte_a_second_cost_no_memory_slow_no_tool_and_have_the
     let idle = yard.coordinator.memory_peak();
     let alone = yard.client.create(pours(PIECES / 3)).await;
     read(yard.http(), &alone).await;
-    let quick = yard.coordinator.memory_peak();
-    let grown = || yard.coordinator.memory_peak() - quick;
+    let grown = || yard.coordinator.memory_peak() - idle;
+    let with_quick_readers = grown();
 
     link.throttle(SLOW_BYTES_PER_S);
     let run = yard.client.create(pours(PIECES)).await;
@@ -67,7 +67,7 @@ async fn readers_of_a_kilobyte_a_second_cost_no_memory_slow_no_tool_and_have_the
     assert!(slow.bytes.len() < 64 * SLOW_BYTES_PER_S && slow_too.seen.len() < events.len() / 10, "they are slow");
     assert!(sent.starts_with(&beginning), "{}", String::from_utf8_lossy(&beginning));
     assert!(events.starts_with(&slow_too.seen), "{:?}", slow_too.seen);
-    let beside_slow_readers = grown();
+    let with_slow_readers = grown();
 
     // What they had not read stayed in the log.
     link.heal();
@@ -75,7 +75,7 @@ async fn readers_of_a_kilobyte_a_second_cost_no_memory_slow_no_tool_and_have_the
     assert!(all == events && without_heartbeats(&slow.bytes) == sent, "the slow readers saw something else");
     check::whole(&all, true);
     assert_eq!(check::said(&all)["a"].len(), PIECE_BYTES * usize::try_from(PIECES).expect("it fits"));
-    let peaks = [quick - idle, beside_slow_readers, grown()].map(|bytes| bytes >> 10);
-    eprintln!("KiB for quick readers, for slow ones besides, and when they read on: {peaks:?}");
-    assert!(quick - idle < QUICK_BYTES_MAX && grown() < SLOW_BYTES_MAX, "{peaks:?}");
+    let peaks = [with_quick_readers, with_slow_readers, grown()].map(|bytes| bytes >> 10);
+    eprintln!("KiB with quick readers, with slow ones besides, and when they had read on: {peaks:?}");
+    assert!(grown() < BYTES_MAX, "{peaks:?}");
 }

@@ -29,6 +29,8 @@ pub(crate) enum Broken {
     Zombie,
     /// Two readers saw something else.
     Differing,
+    /// A call that has ended was shown as open, long after its end.
+    Outdated,
     WrongContent,
     RepeatedEffect,
     /// A request was refused or is unknown, and its calls had effects all the same.

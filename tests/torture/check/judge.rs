@@ -78,7 +78,8 @@ pub(crate) fn judge_call(
         && stored.outcome.as_ref() != Some(outcome)
     {
         let what = format!("{call_id} ended {outcome:?} in the stream, GetRun says {stored:?}");
-        found.push(Violation { broken: Broken::Differing, what });
+        let broken = if stored.outcome.is_none() { Broken::Outdated } else { Broken::Differing };
+        found.push(Violation { broken, what });
     }
     let is_write = matches!(call.work, Work::Write { .. });
     (is_write.then(|| effect(plan.line(index, evidence.asking), told.started.is_empty(), outcome)), found)

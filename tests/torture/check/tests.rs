@@ -260,11 +260,13 @@ fn readers_that_differ_are_found() {
 
 #[test]
 fn a_state_that_differs_from_the_stream_is_found() {
-    let call = v1::Call { call_id: "c0".to_owned(), ..v1::Call::default() };
-    let run = Some(v1::Run { calls: vec![call], ..v1::Run::default() });
-    let evidence = Evidence { run, ..Evidence::default() };
-    let (_, found) = judged(&plan(Work::Count { pieces: 2, every_ms: 0 }), &right(), &evidence);
-    assert_eq!(found, [Broken::Differing]);
+    for (outcome, broken) in [(None, Broken::Outdated), (Some(v1::CallOutcome::default()), Broken::Differing)] {
+        let call = v1::Call { call_id: "c0".to_owned(), outcome, ..v1::Call::default() };
+        let run = Some(v1::Run { calls: vec![call], ..v1::Run::default() });
+        let evidence = Evidence { run, ..Evidence::default() };
+        let (_, found) = judged(&plan(Work::Count { pieces: 2, every_ms: 0 }), &right(), &evidence);
+        assert_eq!(found, [broken]);
+    }
 }
 
 #[test]

@@ -26,8 +26,8 @@ pub enum Direction {
 struct Link {
     holds_to_server: bool,
     holds_to_client: bool,
-    /// The most bytes that each connection delivers to its client in a second.
-    to_client_per_s: Option<usize>,
+    /// The most bytes that each connection delivers in this direction in a second.
+    slow: Option<(Direction, usize)>,
     /// New connections are closed at once.
     closed: bool,
     /// Connections of an earlier generation end.
@@ -41,6 +41,12 @@ impl Link {
             Direction::ToClient => self.holds_to_client,
             Direction::Both => self.holds_to_server || self.holds_to_client,
         }
+    }
+
+    /// The most bytes that a connection delivers in this direction in a second.
+    fn bytes_per_s(self, direction: Direction) -> Option<usize> {
+        let is_meant = |slow: Direction| slow == direction || slow == Direction::Both;
+        self.slow.filter(|(slow, _)| is_meant(*slow)).map(|(_, bytes)| bytes)
     }
 }
 
@@ -93,10 +99,10 @@ impl Proxy {
         });
     }
 
-    /// Delivers no more than this many bytes a second to the client of each connection, until [`Self::heal`] or
+    /// Each connection delivers no more than this many bytes a second in this direction, until [`Self::heal`] or
     /// [`Self::cut`].
-    pub fn throttle(&self, bytes_per_s: usize) {
-        self.link.send_modify(|link| link.to_client_per_s = Some(bytes_per_s));
+    pub fn throttle(&self, direction: Direction, bytes_per_s: usize) {
+        self.link.send_modify(|link| link.slow = Some((direction, bytes_per_s)));
     }
 
     /// Forwards again, at full speed. What was held is delivered late and in order; new connections are served again.
@@ -158,7 +164,7 @@ async fn connect(client: TcpStream, server: SocketAddr, link: watch::Receiver<Li
 async fn pump(mut from: OwnedReadHalf, mut to: OwnedWriteHalf, mut link: watch::Receiver<Link>, direction: Direction) {
     let mut buffer = vec![0; BUFFER_BYTES];
     loop {
-        let per_s = link.borrow().to_client_per_s.filter(|_| direction == Direction::ToClient);
+        let per_s = link.borrow().bytes_per_s(direction);
         let room = per_s.map_or(BUFFER_BYTES, |bytes| bytes.min(BUFFER_BYTES));
         // An end that comes while the link holds is held as well.
         let read = from.read(&mut buffer[..room]).await;
@@ -171,7 +177,7 @@ async fn pump(mut from: OwnedReadHalf, mut to: OwnedWriteHalf, mut link: watch::
             Ok(_) => {}
         }
         if per_s.is_some() {
-            let healed = link.wait_for(|link| link.to_client_per_s.is_none());
+            let healed = link.wait_for(|link| link.slow.is_none());
             // The proxy may have been dropped: then reading or writing fails next.
             drop(tokio::time::timeout(Duration::from_secs(1), healed).await);
         }
@@ -216,7 +222,7 @@ mod tests {
     #[tokio::test]
     async fn a_slow_link_delivers_some_bytes_a_second_until_it_is_healed() {
         let (proxy, _listener, mut client, mut server) = connected().await;
-        proxy.throttle(3);
+        proxy.throttle(Direction::ToClient, 3);
         server.write_all(b"onetwothree").await.expect("the link looks well");
         assert_eq!(received(&mut client, 3).await.as_deref(), Some("one"));
         assert_eq!(received(&mut client, 1).await, None);

@@ -17,16 +17,16 @@ use crate::{FIXTURE, check, count};
 /// Messages that the log may hold. A call takes two.
 const MESSAGES: u64 = 8000;
 /// Calls that fill the tenth of it that runs that have ended may use, with room to spare.
-const ENOUGH: usize = 1000;
+pub(crate) const ENOUGH: usize = 1000;
 /// Entries stay for half a minute, a round of the history takes 5 s, and so does one of the log.
 const PATIENCE: Duration = Duration::from_secs(120);
 
-fn fixture(folder: &Path) -> Fixture {
+pub(crate) fn fixture(folder: &Path) -> Fixture {
     short(&Fixture::new(FIXTURE).with("TOOLYARD_HISTORY", format!("file://{}", folder.display())))
 }
 
 /// With a log that runs leave soon after their end.
-fn short(fixture: &Fixture) -> Fixture {
+pub(crate) fn short(fixture: &Fixture) -> Fixture {
     fixture.with("TOOLYARD_LOG_MAX_MESSAGES", MESSAGES).with("TOOLYARD_TAIL_PERCENT", 10)
 }
 
@@ -35,7 +35,7 @@ fn history(folder: &Path) -> History {
     History::new(&HistoryLocation::Folder(folder.to_owned()), Duration::from_secs(86_400)).expect("a folder")
 }
 
-async fn until<F: Future<Output = bool>>(what: &str, is_so: impl Fn() -> F) {
+pub(crate) async fn until<F: Future<Output = bool>>(what: &str, is_so: impl Fn() -> F) {
     let begun = tokio::time::Instant::now();
     while !is_so().await {
         assert!(begun.elapsed() < PATIENCE, "{what}");
@@ -54,7 +54,7 @@ async fn until_written(folder: &Path, runs: &[String]) {
 }
 
 /// Makes this many calls, each a run of its own, and waits until they have ended.
-async fn fill(client: &Client, calls: usize) -> Vec<String> {
+pub(crate) async fn fill(client: &Client, calls: usize) -> Vec<String> {
     let run = |_| async {
         let mut stream = client.execute(vec![call("c", "echo", json!({ "text": "x" }))]).await;
         while stream.next().await.expect("the stream does not break") {}
@@ -64,37 +64,37 @@ async fn fill(client: &Client, calls: usize) -> Vec<String> {
     futures::stream::iter(0..calls).map(run).buffer_unordered(32).collect().await
 }
 
-async fn first(yard: &Yard) -> u64 {
+pub(crate) async fn first(yard: &Yard) -> u64 {
     let nats = async_nats::connect(yard.broker.url()).await.expect("the broker is there");
     let stream = async_nats::jetstream::new(nats).get_stream(proto::names::STREAM).await;
     stream.expect("the log is there").cached_info().state.first_sequence
 }
 
-async fn last(yard: &Yard) -> u64 {
+pub(crate) async fn last(yard: &Yard) -> u64 {
     Shards::at(&yard.broker.url()).await.log_last().await
 }
 
 /// Waits until the log begins behind this entry.
-async fn until_gone(yard: &Yard, through: u64) {
+pub(crate) async fn until_gone(yard: &Yard, through: u64) {
     until("the log keeps what the history has", || async { first(yard).await > through }).await;
 }
 
-async fn get(client: &Client, run: &str) -> Result<v1::Run, Status> {
+pub(crate) async fn get(client: &Client, run: &str) -> Result<v1::Run, Status> {
     let request = v1::GetRunRequest { run_id: run.to_owned() };
     Ok(client.runs.clone().get_run(request).await?.into_inner().run.expect("the response has the run"))
 }
 
-fn request(id: &str) -> v1::CreateRunRequest {
+pub(crate) fn request(id: &str) -> v1::CreateRunRequest {
     let calls = vec![count("a", 40, 1), count("b", 40, 1), call("c", "echo", json!({ "text": id }))];
     v1::CreateRunRequest { calls, request_id: id.to_owned(), ..v1::CreateRunRequest::default() }
 }
 
-async fn create(client: &Client, request: v1::CreateRunRequest) -> Result<Run, Status> {
+pub(crate) async fn create(client: &Client, request: v1::CreateRunRequest) -> Result<Run, Status> {
     let created = client.runs.clone().create_run(request).await?.into_inner();
     Ok(Run { client: client.clone(), id: created.run.expect("the response has the run").run_id })
 }
 
-async fn watch(run: &Run, after: Option<u64>) -> Vec<RunEvent> {
+pub(crate) async fn watch(run: &Run, after: Option<u64>) -> Vec<RunEvent> {
     run.watch_after(FloorPolicy::Arrival, after).await.expect("the history has it").to_end().await
 }
 
@@ -112,7 +112,7 @@ async fn why(client: &Client, run: &str) -> String {
     client.runs.clone().explain_call(request).await.expect("the call is there").into_inner().why
 }
 
-async fn erase(client: &Client, request: v1::EraseRunsRequest) -> u64 {
+pub(crate) async fn erase(client: &Client, request: v1::EraseRunsRequest) -> u64 {
     let (mut requested, mut request) = (0, request);
     loop {
         let erased = client.runs.clone().erase_runs(request.clone()).await.expect("it may").into_inner();

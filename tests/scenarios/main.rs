@@ -52,6 +52,7 @@ mod full_log;
 mod functions;
 mod gone;
 mod history;
+mod history_store;
 mod hook_ends;
 mod hook_notices;
 mod hooks;

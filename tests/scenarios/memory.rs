@@ -1,7 +1,7 @@
 //! What a coordinator keeps in memory for readers that are far slower than the tools.
 
 use harness::http::Answering;
-use harness::{Client, Http, PATIENCE, Proxy, Run, Yard, call};
+use harness::{Client, Direction, Http, PATIENCE, Proxy, Run, Yard, call};
 use proto::v1::run_event::Event;
 use proto::v1::{self, FloorPolicy, RunStatus};
 use serde_json::json;
@@ -54,7 +54,7 @@ async fn readers_of_a_kilobyte_a_second_cost_no_memory_slow_no_tool_and_have_the
     let grown = || yard.coordinator.memory_peak() - idle;
     let with_quick_readers = grown();
 
-    link.throttle(SLOW_BYTES_PER_S);
+    link.throttle(Direction::ToClient, SLOW_BYTES_PER_S);
     let run = yard.client.create(pours(PIECES)).await;
     let mut slow = slow_http.events(&run.id, None).await;
     let mut slow_too = run.through(&slow_grpc).watch(FloorPolicy::Arrival).await;

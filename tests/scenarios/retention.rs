@@ -216,3 +216,25 @@ async fn what_has_ended_leaves_a_full_log_and_what_is_open_goes_on_and_nothing_r
     }
     fill(&client, 10).await;
 }
+
+#[tokio::test]
+async fn runs_that_have_ended_leave_a_log_with_room_by_their_age_and_open_ones_go_on() {
+    let mut yard = Yard::start_with(Fixture::new(FIXTURE).with("TOOLYARD_TAIL_SECONDS", 1)).await;
+    let _worker = yard.worker().await;
+    let old = create(&yard.client, request("order 7")).await.expect("accepted");
+    check::whole(&old.watch(FloorPolicy::Arrival).await.to_end().await, true);
+    let waiting = Waiting::open(&yard.client).await;
+    let opened = log(&yard).await.last_sequence;
+    fill(&yard.client, 10).await;
+    until_first(&yard, opened + 1).await;
+    waiting.stand(&[&yard.client]).await;
+    // The owner of a run keeps it in memory for a while.
+    yard.coordinator.kill().await;
+    let next = yard.fixture.coordinator(&yard.broker.url()).await;
+    let client = Client::connect(next.address()).await;
+    client.wait_for_tool("echo").await;
+    let gone = get(&client, &old.id).await.expect_err("it left the log");
+    assert_eq!(reason(&gone), "EVENTS_EXPIRED", "{gone:?}");
+    waiting.stand(&[&client]).await;
+    waiting.end(&client).await;
+}

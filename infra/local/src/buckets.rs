@@ -93,6 +93,17 @@ impl Buckets {
         self.server.come_back(self.ports[0], &args).await
     }
 
+    /// As [`Buckets::restart`], but as if its disk were full: it is read as before, and refuses to store anything.
+    ///
+    /// # Errors
+    /// As [`Buckets::restart`].
+    pub async fn restart_full(&mut self) -> Result<(), Error> {
+        let mut args = args(self.server.folder(), self.ports);
+        // It stores nothing if less than this percentage of the disk is free.
+        args.push("-volume.minFreeSpace=100".into());
+        self.server.come_back(self.ports[0], &args).await
+    }
+
     /// SIGSTOP: it stands still, and nobody is told.
     pub fn pause(&self) {
         self.server.pause();

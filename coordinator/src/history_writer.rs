@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use ::history::{EndedRun, History, HistoryError, PART_BYTES};
 use futures::StreamExt as _;
+use futures::future::join_all;
 use futures::stream::FuturesUnordered;
 use owner::Known;
 use owner::stuck::Stuck;
@@ -20,7 +21,7 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use crate::metrics::COUNTS;
-use crate::nats::journal::{Journals, PAGE_BYTES, ReadError, RunPages, Whole};
+use crate::nats::journal::{Journals, OfShard, PAGE_BYTES, ReadError, RunPages, Wanted, Whole};
 use crate::objects::{BrokenObject, Results};
 use crate::owner::{OpenAmong, OwnerHandle, Stopped};
 use crate::shards::{Owned, every};
@@ -32,8 +33,14 @@ const PARTS_MAX: usize = 32;
 
 /// Bytes of messages of ended runs that are written together.
 const BATCH_BYTES: usize = 8 * 1024 * 1024;
-/// Shards that are written at once. Each may have some 16 MiB in memory: a part, a batch, and a run.
-const SHARDS_AT_ONCE: usize = 16;
+/// Partitions that are written at once. Each may have some 4 MiB of its log in memory, or of each shard that is read by
+/// itself, and 12 MiB for each of its shards with large runs: a batch, and a run.
+const PARTITIONS_AT_ONCE: usize = 2;
+/// So many shards of a partition, or more, are read together, with everything between them: it costs the broker less
+/// than reading each by itself, although it sends what is passed over.
+const TOGETHER_MIN: usize = 4;
+/// Shards whose histories go equally far but for so many entries are read together.
+const TOGETHER_WITHIN: u64 = 65_536;
 /// Messages of one run that are in memory together. A larger run is read a second time, part by part.
 const RUN_BYTES: usize = 4 * 1024 * 1024;
 /// A shard whose runs were not all written for so long is stuck.
@@ -50,6 +57,33 @@ pub(crate) struct HistoryWriter {
     pub(crate) owner: OwnerHandle,
     pub(crate) owned: watch::Receiver<Owned>,
     pub(crate) stuck: Mutex<Stuck>,
+}
+
+/// A shard whose history is being written.
+#[derive(Debug, Clone, Copy)]
+struct Writing {
+    /// The log to which the positions belong.
+    log: u64,
+    /// The history goes as far as `after`.
+    wanted: Wanted,
+}
+
+impl Writing {
+    fn is_complete(&self) -> bool {
+        self.wanted.after >= self.wanted.needed
+    }
+}
+
+/// The shards that are read together, and those that are read alone.
+fn in_groups(writing: Vec<Writing>) -> Vec<Vec<Writing>> {
+    let furthest = writing.iter().map(|writing| writing.wanted.after).max().unwrap_or(0);
+    let is_near = |writing: &Writing| writing.wanted.after + TOGETHER_WITHIN >= furthest;
+    let (near, far): (Vec<Writing>, Vec<Writing>) = writing.into_iter().partition(is_near);
+    let alone = |writing: Writing| vec![writing];
+    if near.len() < TOGETHER_MIN {
+        return near.into_iter().chain(far).map(alone).collect();
+    }
+    std::iter::once(near).chain(far.into_iter().map(alone)).collect()
 }
 
 #[derive(Debug, thiserror::Error)]
@@ -98,28 +132,31 @@ impl HistoryWriter {
                 () = stop.cancelled() => break,
             }
         }
-        futures::future::join_all(every().map(|shard| self.history.end(shard))).await;
+        join_all(every().map(|shard| self.history.end(shard))).await;
     }
 
     async fn write_all(&self, shards: &[Shard], behind: &mut HashMap<Shard, Instant>) {
         let began = Instant::now();
-        let room = Semaphore::new(SHARDS_AT_ONCE);
-        let write = |shard: Shard| {
-            let room = &room;
+        let room = Semaphore::new(PARTITIONS_AT_ONCE);
+        let write = |partition: &[Shard]| {
+            let (room, shards) = (&room, partition.to_vec());
             async move {
                 let _room = room.acquire().await;
-                (shard, self.write(shard).await)
+                self.write(shards).await
             }
         };
-        let mut writes: FuturesUnordered<_> = shards.iter().copied().map(write).collect();
+        let mut writes: FuturesUnordered<_> =
+            shards.chunk_by(|one, next| one.partition() == next.partition()).map(write).collect();
         let mut failed = Vec::new();
-        while let Some((shard, written)) = writes.next().await {
-            if matches!(written, Ok(true)) {
-                behind.remove(&shard);
-            } else {
-                behind.entry(shard).or_insert(began);
+        while let Some(written) = writes.next().await {
+            for (shard, written) in written {
+                if matches!(written, Ok(true)) {
+                    behind.remove(&shard);
+                } else {
+                    behind.entry(shard).or_insert(began);
+                }
+                failed.extend(written.err().map(|error| (shard, error)));
             }
-            failed.extend(written.err().map(|error| (shard, error)));
         }
         let oldest = behind.values().min().map_or(Duration::ZERO, Instant::elapsed);
         let stuck = behind.values().filter(|since| since.elapsed() >= STUCK_AFTER).count();
@@ -145,30 +182,76 @@ impl HistoryWriter {
         self.stuck().handle_failed(shard, ::nats::now())
     }
 
-    /// Writes what has ended in a shard. Returns whether that is everything.
-    async fn write(&self, shard: Shard) -> Result<bool, WriteError> {
-        let Some(OpenAmong { newest, log, .. }) = self.owner.open_among(shard, Vec::new()).await? else {
-            // It is being taken over.
-            return Ok(false);
-        };
-        let Some(claim) = self.owned.borrow().claim(shard) else { return Ok(false) };
-        let mut through = self.history.begin((shard, claim), log, newest).await?;
-        for _ in 0..PARTS_MAX {
-            if through >= newest {
-                return Ok(true);
+    /// Writes what has ended in shards of a partition. Returns whether that is everything, for each.
+    async fn write(&self, shards: Vec<Shard>) -> Vec<(Shard, Result<bool, WriteError>)> {
+        let begin = |shard: Shard| async move { (shard, self.begin(shard).await) };
+        let (mut writing, mut written) = (Vec::new(), Vec::new());
+        for (shard, begun) in join_all(shards.into_iter().map(begin)).await {
+            match begun {
+                Ok(Some(begun)) => writing.push(begun),
+                // It is being taken over.
+                Ok(None) => written.push((shard, Ok(false))),
+                Err(error) => written.push((shard, Err(error))),
             }
-            through = self.write_part(shard, log, (through, newest)).await?;
         }
-        Ok(through >= newest)
+        for _ in 0..PARTS_MAX {
+            let (ended, open): (Vec<Writing>, Vec<Writing>) = writing.into_iter().partition(Writing::is_complete);
+            written.extend(ended.into_iter().map(|ended| (ended.wanted.shard, Ok(true))));
+            writing = Vec::new();
+            let groups = in_groups(open).into_iter().map(|group| self.write_parts(group));
+            for (shard, went_on) in join_all(groups).await.into_iter().flatten() {
+                match went_on {
+                    Ok(went_on) => writing.push(went_on),
+                    Err(error) => written.push((shard, Err(error))),
+                }
+            }
+            if writing.is_empty() {
+                break;
+            }
+        }
+        written.extend(writing.into_iter().map(|left| (left.wanted.shard, Ok(left.is_complete()))));
+        written
     }
 
-    /// Writes the runs that ended in the next part of a shard, which the owner has applied up to `newest`: of later
-    /// entries it does not know yet that they end runs. Returns where the part ends.
-    async fn write_part(&self, shard: Shard, log: u64, (after, newest): (u64, u64)) -> Result<u64, WriteError> {
-        let mut part = self.journals.of_shard(shard).of_shard(shard, after, newest).await?;
+    /// Opens the history of a shard for writing, and finds out how far it goes. `None` while the shard is taken over.
+    async fn begin(&self, shard: Shard) -> Result<Option<Writing>, WriteError> {
+        let Some(OpenAmong { newest, log, .. }) = self.owner.open_among(shard, Vec::new()).await? else {
+            return Ok(None);
+        };
+        let Some(claim) = self.owned.borrow().claim(shard) else { return Ok(None) };
+        let after = self.history.begin((shard, claim), log, newest).await?;
+        Ok(Some(Writing { log, wanted: Wanted { shard, after, needed: newest } }))
+    }
+
+    /// Writes the next part of each of these shards, which are read together.
+    async fn write_parts(&self, group: Vec<Writing>) -> Vec<(Shard, Result<Writing, WriteError>)> {
+        let wanted: Vec<Wanted> = group.iter().map(|writing| writing.wanted).collect();
+        let Some(shard) = wanted.first().map(|wanted| wanted.shard) else { return Vec::new() };
+        let read = self.journals.of_shard(shard).of_shards(&wanted).await;
+        let parts = match read {
+            Ok(parts) => parts,
+            Err(error) => return wanted.iter().map(|wanted| (wanted.shard, Err(error.clone().into()))).collect(),
+        };
+        let write = |(writing, part): (Writing, OfShard)| async move {
+            (writing.wanted.shard, self.write_part(writing, part).await)
+        };
+        join_all(group.into_iter().zip(parts).map(write)).await
+    }
+
+    /// Writes the runs that ended in the next part of a shard. The owner has applied what is wanted: of later entries
+    /// it does not know yet that they end runs.
+    async fn write_part(&self, mut writing: Writing, mut part: OfShard) -> Result<Writing, WriteError> {
+        let Writing { log, wanted: Wanted { shard, after, .. } } = writing;
+        writing.wanted.after = part.through;
         let ids = part.ids();
+        if ids.is_empty() && !writing.is_complete() {
+            return Ok(writing);
+        }
         // Asked after the part was read, and before anything of it is written.
-        let Some(OpenAmong { open, .. }) = self.owner.open_among(shard, ids.clone()).await? else { return Ok(after) };
+        let Some(OpenAmong { open, .. }) = self.owner.open_among(shard, ids.clone()).await? else {
+            writing.wanted.after = after;
+            return Ok(writing);
+        };
         self.stuck().handle_begun(shard);
         let (mut ended, mut bytes) = (Vec::new(), 0);
         for id in ids.into_iter().filter(|id| !open.contains(id)) {
@@ -189,7 +272,7 @@ impl HistoryWriter {
         }
         self.put(shard, ended, HistoryPosition { log, through: part.through }).await?;
         self.stuck().handle_stored(shard);
-        Ok(part.through)
+        Ok(writing)
     }
 
     async fn put(&self, shard: Shard, ended: Vec<EndedRun>, position: HistoryPosition) -> Result<(), WriteError> {
@@ -334,6 +417,21 @@ mod tests {
     use bytes::Bytes;
 
     use super::*;
+
+    #[test]
+    fn shards_whose_histories_go_almost_equally_far_are_read_together_if_they_are_many() {
+        let of =
+            |shard: u8, after: u64| Writing { log: 1, wanted: Wanted { shard: Shard(shard), after, needed: 900_000 } };
+        let shards = |writing: Vec<Writing>| -> Vec<Vec<u8>> {
+            let number = |writing: &Writing| writing.wanted.shard.0;
+            in_groups(writing).iter().map(|group| group.iter().map(number).collect()).collect()
+        };
+        let many: Vec<Writing> = (0..8).map(|shard| of(shard, 800_000 + u64::from(shard))).collect();
+        let late = of(9, 700_000);
+        assert_eq!(shards(many.iter().copied().chain([late]).collect()), [(0..8).collect(), vec![9]]);
+        assert_eq!(shards(vec![many[0], late]), [[0], [9]]);
+        assert!(shards(Vec::new()).is_empty());
+    }
 
     #[test]
     fn a_large_run_is_split_into_parts_in_order_and_none_is_empty() {

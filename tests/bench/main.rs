@@ -14,6 +14,7 @@ mod growth;
 mod history;
 mod idle;
 mod index;
+mod kept;
 mod latency;
 mod many;
 mod mcp;
@@ -129,6 +130,8 @@ enum Section {
     Registry,
     /// The cost of a call over retained calls, tools, workers and coordinators.
     Growth,
+    /// Calls with a history beside those without, in turn.
+    Kept,
     /// 200 workers beside one with as many slots, and four coordinators beside one, in turn.
     Many,
     /// A log of four partitions beside one of one, each at a cluster of three servers, in turn.
@@ -265,6 +268,9 @@ async fn measure_all(arguments: &Arguments) -> anyhow::Result<()> {
     }
     if wanted(Section::Growth) {
         growth::measure(effort, &mut results).await?;
+    }
+    if wanted(Section::Kept) {
+        kept::measure(effort, &mut results).await?;
     }
     if wanted(Section::Many) {
         many::measure(effort, &mut results).await?;

@@ -22,7 +22,7 @@ pub(crate) use self::partitions::Journals;
 use self::partitions::Sizes;
 pub(crate) use self::past::Past;
 pub(crate) use self::room::{Bound, ROOM_PERCENT};
-pub(crate) use self::shard::Whole;
+pub(crate) use self::shard::{OfShard, Wanted, Whole};
 pub(crate) use self::tail::LogNow;
 
 use std::collections::VecDeque;
@@ -50,9 +50,9 @@ use ::nats::append::PAUSE;
 use self::append::UNHEARD_MAX;
 use self::many::MANY_MAX;
 use self::room::{Amount, Room};
-use super::Broker;
 use super::repeated::{Pace, READ_PATIENCE, Turns, last_message, patiently};
 use super::setup::LOG_BYTES_PER_MESSAGE;
+use super::{Broker, EVERYTHING};
 use owner::Known;
 
 /// The expected sequence on a subject without entries.
@@ -398,7 +398,7 @@ impl Journal {
         self.read_of((self.stream, filter), after, bounds).await
     }
 
-    /// Messages of any stream; those of another one than the log are not decoded.
+    /// Messages of any stream.
     async fn read_of(&self, place: (&str, &str), after: u64, bounds: (usize, usize)) -> Result<Batch, ReadError> {
         let (entries_max, _) = bounds;
         let pace = if entries_max <= FEW_ENTRIES { Pace::Soon } else { Pace::Later };
@@ -448,11 +448,8 @@ impl Journal {
             let message = StreamMessage::try_from(reply).map_err(|error| unavailable(&error))?;
             let at = millis(message.time.unix_timestamp_nanos());
             let bytes = counted_bytes(u32::try_from(message.payload.len()).unwrap_or(u32::MAX));
-            let is_log = stream == self.stream;
-            let entry = || decode(&message.subject, message.payload.clone(), message.sequence, at);
-            let what = if is_log { entry() } else { Decoded::Stray };
             let (sequence, subject, payload) = (message.sequence, message.subject.to_string(), message.payload);
-            batch.messages.push(Stored { sequence, subject, bytes, what, at, payload });
+            batch.messages.push(Stored { sequence, subject, bytes, at, payload });
         }
     }
 }

@@ -11,7 +11,7 @@ use tokio::sync::SemaphorePermit;
 
 use super::carried::messages;
 use super::pages::Batch;
-use super::{Journal, ReadError};
+use super::{Journal, ReadError, Wanted};
 
 /// How many shards of a partition with many runs are read at a time. The others wait: read all at once, each of them
 /// would be without an owner until the last one is read.
@@ -42,7 +42,7 @@ impl Journal {
         let (mut through, mut pages_left) = (first.first.saturating_sub(1), 1 + runs.len() / RUNS_PER_PAGE);
         while through < last && pages_left > 0 {
             pages_left -= 1;
-            let mut part = self.of_shard(shard, through, last).await?;
+            let mut part = self.of_shard(Wanted { shard, after: through, needed: last }).await?;
             through = part.through;
             for id in part.ids() {
                 if let Some((listed, known)) = all.get_mut(&id) {

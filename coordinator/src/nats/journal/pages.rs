@@ -17,7 +17,7 @@ use serde::Deserialize;
 use tokio::time::Instant;
 
 use super::tail::oldest;
-use super::{Decoded, Journal, LAG_PAUSE, PAGE_ENTRIES, Pace, Page, READ_PATIENCE, ReadError};
+use super::{Decoded, Journal, LAG_PAUSE, PAGE_ENTRIES, Pace, Page, READ_PATIENCE, ReadError, decode};
 use owner::Known;
 
 /// Subjects that are read one by one. A run with more of them is read with a wildcard and an exact number of messages,
@@ -382,16 +382,20 @@ pub(super) struct Stored {
     pub(super) sequence: u64,
     pub(super) subject: String,
     pub(super) bytes: u64,
-    pub(super) what: Decoded,
     /// When the broker stored it.
     pub(super) at: Timestamp,
     pub(super) payload: Bytes,
 }
 
 impl Stored {
+    /// What it says, if it is of the log.
+    pub(super) fn decode(&self) -> Decoded {
+        decode(&self.subject, self.payload.clone(), self.sequence, self.at)
+    }
+
     /// Whether it begins with the run's first entry. The rest of a run that ages out does not.
     pub(super) fn opens(&self) -> bool {
-        matches!(&self.what, Decoded::Entry(_, entry) if matches!(entry.events.first(), Some(Event::RunOpened(_))))
+        matches!(self.decode(), Decoded::Entry(_, entry) if matches!(entry.events.first(), Some(Event::RunOpened(_))))
     }
 }
 
@@ -399,10 +403,11 @@ impl Batch {
     /// As a page of the entries after `after`.
     pub(super) fn page(self, after: u64) -> Page {
         let mut page = Page { through: after, last: self.last, ..Page::default() };
-        for Stored { sequence, bytes, what, .. } in self.messages {
+        for message in self.messages {
+            let sequence = message.sequence;
             page.through = sequence;
-            page.bytes += bytes;
-            match what {
+            page.bytes += message.bytes;
+            match message.decode() {
                 Decoded::Entry(_, entry) => page.entries.push_back(entry),
                 Decoded::Unread(subject) => page.unread.push((subject.place, sequence)),
                 Decoded::Stray => {}

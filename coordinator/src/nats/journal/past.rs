@@ -5,7 +5,7 @@ use proto::convert::history::{HistoryMessage, HistoryRun};
 use proto::subject;
 use run::RunId;
 
-use super::{Batch, Journal, Page, Stored, counted_bytes, decode};
+use super::{Batch, Journal, Page, Stored, counted_bytes};
 use owner::Known;
 
 impl Stored {
@@ -28,8 +28,7 @@ impl Batch {
         let before = before_place(run);
         let messages = messages.into_iter().map(|HistoryMessage { place, sequence, at, payload }| {
             let (subject, bytes) = (format!("{before}{place}"), u32::try_from(payload.len()).unwrap_or(u32::MAX));
-            let what = decode(&subject, payload.clone(), sequence, at);
-            Stored { sequence, subject, bytes: counted_bytes(bytes), what, at, payload }
+            Stored { sequence, subject, bytes: counted_bytes(bytes), at, payload }
         });
         Self { messages: messages.collect(), last: false }
     }

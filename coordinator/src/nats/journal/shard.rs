@@ -10,9 +10,9 @@ use run::{RunId, Shard, Timestamp};
 use tokio::time::Instant;
 
 use super::pages::Batch;
-use super::{Decoded, Journal, LAG_PAUSE, Pace, READ_PATIENCE, ReadError, Stored};
+use super::{Decoded, EVERYTHING, Journal, LAG_PAUSE, Pace, READ_PATIENCE, ReadError, Stored};
 
-/// Messages and bytes that are read in one go. The bytes are in memory for each shard of a coordinator.
+/// Messages of each shard and bytes of all that are read in one go.
 const MESSAGES_MAX: usize = 1024;
 const BYTES_MAX: usize = 4 * 1024 * 1024;
 /// How long replicas may lag until a barrier is stored, to find out whether they do.
@@ -54,8 +54,8 @@ impl OfShard {
         }
         let mut known = Known::new(id);
         for message in &stored {
-            match &message.what {
-                Decoded::Entry(_, entry) => known.apply(entry, &mut Vec::new()),
+            match message.decode() {
+                Decoded::Entry(_, entry) => known.apply(&entry, &mut Vec::new()),
                 // It is read again, as other readers do.
                 Decoded::Unread(_) | Decoded::Stray => return None,
             }
@@ -65,40 +65,73 @@ impl OfShard {
     }
 }
 
+/// What is wanted of a shard: the messages after `after` and up to `needed`, an entry of the shard that was in the log.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Wanted {
+    pub(crate) shard: Shard,
+    pub(crate) after: u64,
+    pub(crate) needed: u64,
+}
+
 impl Journal {
-    /// The messages of a shard after `after` and up to `needed`, as many as are read in one go. `needed` is an entry of
-    /// the shard that was in the log.
+    /// The messages of a shard that are wanted, as many as are read in one go.
     ///
     /// # Errors
-    /// The broker does not answer, or no replica has `needed`.
-    pub(crate) async fn of_shard(&self, shard: Shard, after: u64, needed: u64) -> Result<OfShard, ReadError> {
-        let mut part = OfShard { through: after, ..OfShard::default() };
-        let (filter, began, mut is_marked) = (subject::of_shard(shard), Instant::now(), false);
-        while part.through == after && after < needed {
-            let wanted = usize::try_from(needed - after).unwrap_or(usize::MAX).min(MESSAGES_MAX);
-            for message in self.read(&filter, after, (wanted, BYTES_MAX)).await?.messages {
+    /// The broker does not answer, or no replica has what is needed.
+    pub(crate) async fn of_shard(&self, wanted: Wanted) -> Result<OfShard, ReadError> {
+        let mut parts = self.of_shards(&[wanted]).await?;
+        Ok(parts.pop().unwrap_or_default())
+    }
+
+    /// As [`Self::of_shard`] for several shards, whose parts are in the order in which they are wanted. Everything from
+    /// the first position on is read, once, and at least one part goes further than before.
+    pub(crate) async fn of_shards(&self, wanted: &[Wanted]) -> Result<Vec<OfShard>, ReadError> {
+        let after = wanted.iter().map(|wanted| wanted.after).min().unwrap_or(0);
+        let Some(last) = wanted.iter().max_by_key(|wanted| wanted.needed) else { return Ok(Vec::new()) };
+        let (needed, filter) = (last.needed, filter(wanted));
+        let (began, mut is_marked, mut through) = (Instant::now(), false, after);
+        let mut runs: BTreeMap<Shard, BTreeMap<RunId, Vec<Stored>>> = BTreeMap::new();
+        let places: BTreeMap<Shard, &Wanted> = wanted.iter().map(|wanted| (wanted.shard, wanted)).collect();
+        while through == after && after < needed {
+            let count = usize::try_from(needed - after).unwrap_or(usize::MAX).min(MESSAGES_MAX * wanted.len());
+            for message in self.read(&filter, after, (count, BYTES_MAX)).await?.messages {
                 if message.sequence > needed {
-                    part.through = needed;
+                    through = needed;
                     break;
                 }
-                part.through = message.sequence;
-                if let Ok(Subject { run, .. }) = message.subject.parse() {
-                    part.runs.entry(run).or_default().push(message);
+                through = message.sequence;
+                let Ok(Subject { run, .. }) = message.subject.parse() else { continue };
+                let is_wanted = |wanted: &&Wanted| through > wanted.after && through <= wanted.needed;
+                if places.get(&run.shard()).copied().is_some_and(|wanted| is_wanted(&wanted)) {
+                    runs.entry(run.shard()).or_default().entry(run).or_default().push(message);
                 }
             }
-            if part.through == after {
+            if through == after {
                 if began.elapsed() >= READ_PATIENCE {
                     return Err(ReadError(format!("no replica has got as far as entry {needed}")));
                 }
                 // All that follows may have been erased. Something behind it shows that, in a shard that nobody uses.
                 if !is_marked && began.elapsed() >= LAGS_FOR {
-                    self.mark(shard, Pace::Later).await?;
+                    self.mark(last.shard, Pace::Later).await?;
                     is_marked = true;
                 }
                 tokio::time::sleep(LAG_PAUSE).await;
             }
         }
-        Ok(part)
+        let part = |wanted: &Wanted| OfShard {
+            runs: runs.remove(&wanted.shard).unwrap_or_default(),
+            through: through.clamp(wanted.after, wanted.needed.max(wanted.after)),
+        };
+        Ok(wanted.iter().map(part).collect())
+    }
+}
+
+/// One shard is read alone. If several are wanted everything is read, and the rest is passed over: a message costs the
+/// broker 3 us then, and with the filter of a shard 12 us in a log of 300,000 messages and 20 us in one of a million.
+fn filter(wanted: &[Wanted]) -> String {
+    match wanted {
+        [one] => subject::of_shard(one.shard),
+        _ => EVERYTHING.to_owned(),
     }
 }
 
@@ -117,9 +150,35 @@ mod tests {
         let last = journal.append(fresh(), &[Event::RunClosed], None, NOTHING).await.expect("stored");
         let stream = journal.broker.context.get_stream(journal.stream).await.expect("the log is there");
         stream.delete_message(last).await.expect("it is there");
-        let before = journal.of_shard(Shard(0), 0, last).await.expect("it can be read");
+        let wanted = |after| Wanted { shard: Shard(0), after, needed: last };
+        let before = journal.of_shard(wanted(0)).await.expect("it can be read");
         assert_eq!((before.through, before.ids().len()), (first, 1));
-        let rest = journal.of_shard(Shard(0), first, last).await.expect("it can be read");
+        let rest = journal.of_shard(wanted(first)).await.expect("it can be read");
         assert_eq!((rest.through, rest.ids().len()), (last, 0));
+    }
+
+    #[tokio::test]
+    async fn several_shards_are_read_together_each_from_its_position_to_what_its_reader_needs() {
+        let (_server, journal) = journal().await;
+        let mut stored = Vec::new();
+        for shard in [0, 1, 2, 0, 1, 2] {
+            let run = RunId::new(Shard(shard), uuid::Uuid::now_v7());
+            stored.push((run, journal.append(run, &[Event::RunClosed], None, NOTHING).await.expect("stored")));
+        }
+        let at = |index: usize| stored[index].1;
+        let wanted = [
+            Wanted { shard: Shard(0), after: 0, needed: at(3) },
+            // What comes later is not known to end runs, and what came before is written.
+            Wanted { shard: Shard(1), after: at(1), needed: at(1) },
+            Wanted { shard: Shard(2), after: at(2), needed: at(5) },
+            // Nothing of it follows.
+            Wanted { shard: Shard(3), after: at(2), needed: at(2) },
+        ];
+        let parts = journal.of_shards(&wanted).await.expect("they can be read");
+        let read: Vec<(u64, Vec<RunId>)> = parts.iter().map(|part| (part.through, part.ids())).collect();
+        let run = |index: usize| stored[index].0;
+        let mut first = vec![run(0), run(3)];
+        first.sort();
+        assert_eq!(read, [(at(3), first), (at(1), vec![]), (at(5), vec![run(5)]), (at(2), vec![])]);
     }
 }

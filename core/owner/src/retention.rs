@@ -21,7 +21,7 @@ pub const UNWRITTEN_PERCENT: u8 = 80;
 /// Entries of other shards after which a shard without entries of its own gets a barrier: its position is never further
 /// behind the log.
 pub const FALLS_BEHIND: u64 = 256;
-/// For fewer entries a log that is too full is not cut.
+/// For fewer entries a log that is too full is not cut, unless it is almost full.
 const ENTRIES_MIN: u64 = 512;
 /// A log that is too full is cut to three quarters of what ended runs may use, and a cut that would remove less than a
 /// quarter of the entries waits for [`CUTS_APART`]. With each cut the broker rewrites its index of the stream, which
@@ -122,8 +122,7 @@ impl Tail {
         let from = from.min(unwritten_from.max(log.above(|fill| fill.part(UNWRITTEN_PERCENT))));
         let leaving = from.checked_sub(log.first).filter(|leaving| *leaving > 0)?;
         let is_large = leaving >= log.entries() / CUT_PART;
-        let is_almost_full = log.bytes.is_above(UNWRITTEN_PERCENT) || log.messages.is_above(UNWRITTEN_PERCENT);
-        if !is_large && !is_almost_full && rested < CUTS_APART {
+        if !is_large && !log.is_almost_full() && rested < CUTS_APART {
             return None;
         }
         Some(Leaving { from, unwritten: from.saturating_sub(unwritten_from.max(log.first)) })
@@ -135,6 +134,11 @@ impl LogState {
         (self.last + 1).saturating_sub(self.first)
     }
 
+    /// Whether new work may soon be refused.
+    fn is_almost_full(&self) -> bool {
+        self.bytes.is_above(UNWRITTEN_PERCENT) || self.messages.is_above(UNWRITTEN_PERCENT)
+    }
+
     /// The entry from which on the log takes no more than is allowed; 0 if it takes no more now.
     fn above(&self, allowed: impl Fn(Fill) -> u64) -> u64 {
         // As if all entries had the same size: the next decision corrects it.
@@ -144,7 +148,7 @@ impl LogState {
             u64::try_from(part).unwrap_or(u64::MAX)
         };
         let excess = share(self.bytes).max(share(self.messages));
-        if excess < ENTRIES_MIN { 0 } else { self.first.saturating_add(excess) }
+        if excess < ENTRIES_MIN && !self.is_almost_full() { 0 } else { self.first.saturating_add(excess) }
     }
 }
 
@@ -300,6 +304,18 @@ mod tests {
         assert_eq!(leaving(&full, open), Some(Leaving { from: 10_500, unwritten: 500 }), "an open run stays");
         let aged = LogState { young_from: 15_000, ..log() };
         assert_eq!(leaving(&aged, lacks(12_000)), Some(Leaving { from: 12_000, unwritten: 0 }));
+    }
+
+    #[test]
+    fn a_log_of_few_entries_loses_the_oldest_before_it_refuses_new_work() {
+        let tail = Tail { percent: 50, age: None };
+        let few = |used| LogState { last: 10_999, bytes: Fill { used, limit: 100 }, ..log() };
+        let leaving = |used, unwritten_from| {
+            tail.leaving(&few(used), Kept { needed_from: u64::MAX, unwritten_from }, Duration::ZERO)
+        };
+        assert_eq!(leaving(70, u64::MAX), None, "not worth a cut");
+        assert_eq!(leaving(85, u64::MAX), Some(Leaving { from: 10_552, unwritten: 0 }));
+        assert_eq!(leaving(85, 0), Some(Leaving { from: 10_058, unwritten: 58 }));
     }
 
     #[test]

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use ::history::{EndedRun, History, HistoryError, PART_BYTES};
 use futures::StreamExt as _;
-use futures::future::join_all;
+use futures::future::{join, join_all};
 use futures::stream::FuturesUnordered;
 use owner::Known;
 use owner::stuck::Stuck;
@@ -33,14 +33,18 @@ const PARTS_MAX: usize = 32;
 
 /// Bytes of messages of ended runs that are written together.
 const BATCH_BYTES: usize = 8 * 1024 * 1024;
-/// Partitions that are written at once. Each may have some 4 MiB of its log in memory, or of each shard that is read by
-/// itself, and 12 MiB for each of its shards with large runs: a batch, and a run.
-const PARTITIONS_AT_ONCE: usize = 2;
+/// Partitions that are written at once. Each may have some 16 MiB of its log in memory.
+const PARTITIONS_AT_ONCE: usize = 4;
+/// Shards that are written at once. Each may have some 12 MiB in memory: a batch, and a run.
+const SHARDS_AT_ONCE: usize = 16;
+/// A shard whose history is not open after this time is written later than the other ones of its partition.
+const OPEN_SOON: Duration = Duration::from_secs(2);
 /// So many shards of a partition, or more, are read together, with everything between them: it costs the broker less
 /// than reading each by itself, although it sends what is passed over.
 const TOGETHER_MIN: usize = 4;
-/// Shards whose histories go equally far but for so many entries are read together.
-const TOGETHER_WITHIN: u64 = 65_536;
+/// Shards whose histories go equally far but for so many entries are read together: about as many as one read has. One
+/// that is further behind would keep the others waiting.
+const TOGETHER_WITHIN: u64 = 16_384;
 /// Messages of one run that are in memory together. A larger run is read a second time, part by part.
 const RUN_BYTES: usize = 4 * 1024 * 1024;
 /// A shard whose runs were not all written for so long is stuck.
@@ -73,6 +77,11 @@ impl Writing {
         self.wanted.after >= self.wanted.needed
     }
 }
+
+/// A shard, and how far its history goes; `None` while it is taken over.
+type Begun = (Shard, Result<Option<Writing>, WriteError>);
+/// A shard, and whether everything of it is written.
+type Written = (Shard, Result<bool, WriteError>);
 
 /// The shards that are read together, and those that are read alone.
 fn in_groups(writing: Vec<Writing>) -> Vec<Vec<Writing>> {
@@ -137,12 +146,12 @@ impl HistoryWriter {
 
     async fn write_all(&self, shards: &[Shard], behind: &mut HashMap<Shard, Instant>) {
         let began = Instant::now();
-        let room = Semaphore::new(PARTITIONS_AT_ONCE);
-        let write = |partition: &[Shard]| {
-            let (room, shards) = (&room, partition.to_vec());
+        let (turns, room) = (Semaphore::new(PARTITIONS_AT_ONCE), Semaphore::new(SHARDS_AT_ONCE));
+        let write = |shards| {
+            let (turns, room) = (&turns, &room);
             async move {
-                let _room = room.acquire().await;
-                self.write(shards).await
+                let _turn = turns.acquire().await;
+                self.write(shards, room).await
             }
         };
         let mut writes: FuturesUnordered<_> =
@@ -183,33 +192,45 @@ impl HistoryWriter {
     }
 
     /// Writes what has ended in shards of a partition. Returns whether that is everything, for each.
-    async fn write(&self, shards: Vec<Shard>) -> Vec<(Shard, Result<bool, WriteError>)> {
+    async fn write(&self, shards: &[Shard], room: &Semaphore) -> Vec<Written> {
         let begin = |shard: Shard| async move { (shard, self.begin(shard).await) };
-        let (mut writing, mut written) = (Vec::new(), Vec::new());
-        for (shard, begun) in join_all(shards.into_iter().map(begin)).await {
-            match begun {
-                Ok(Some(begun)) => writing.push(begun),
-                // It is being taken over.
-                Ok(None) => written.push((shard, Ok(false))),
-                Err(error) => written.push((shard, Err(error))),
+        let mut opening: FuturesUnordered<_> = shards.iter().copied().map(begin).collect();
+        let mut open = Vec::new();
+        let soon = async {
+            while let Some(begun) = opening.next().await {
+                open.push(begun);
             }
-        }
+        };
+        // What is opened late is written late, and nothing else is.
+        drop(tokio::time::timeout(OPEN_SOON, soon).await);
+        let late = async { self.write_open(opening.collect().await, room).await };
+        let (mut written, late) = join(self.write_open(open, room), late).await;
+        written.extend(late);
+        written
+    }
+
+    /// Writes shards whose histories are open, part by part.
+    async fn write_open(&self, begun: Vec<Begun>, room: &Semaphore) -> Vec<Written> {
+        let (mut open, mut written) = (Vec::new(), Vec::new());
+        let mut begun = begun;
         for _ in 0..PARTS_MAX {
-            let (ended, open): (Vec<Writing>, Vec<Writing>) = writing.into_iter().partition(Writing::is_complete);
-            written.extend(ended.into_iter().map(|ended| (ended.wanted.shard, Ok(true))));
-            writing = Vec::new();
-            let groups = in_groups(open).into_iter().map(|group| self.write_parts(group));
-            for (shard, went_on) in join_all(groups).await.into_iter().flatten() {
-                match went_on {
-                    Ok(went_on) => writing.push(went_on),
+            for (shard, begun) in begun {
+                match begun {
+                    Ok(Some(writing)) if writing.is_complete() => written.push((shard, Ok(true))),
+                    Ok(Some(writing)) => open.push(writing),
+                    // It is being taken over.
+                    Ok(None) => written.push((shard, Ok(false))),
                     Err(error) => written.push((shard, Err(error))),
                 }
             }
-            if writing.is_empty() {
+            let groups = in_groups(std::mem::take(&mut open)).into_iter().map(|group| self.write_parts(group, room));
+            begun = join_all(groups).await.into_iter().flatten().collect();
+            if begun.is_empty() {
                 break;
             }
         }
-        written.extend(writing.into_iter().map(|left| (left.wanted.shard, Ok(left.is_complete()))));
+        let is_complete = |writing: Option<Writing>| writing.is_some_and(|writing| writing.is_complete());
+        written.extend(begun.into_iter().map(|(shard, begun)| (shard, begun.map(is_complete))));
         written
     }
 
@@ -224,7 +245,7 @@ impl HistoryWriter {
     }
 
     /// Writes the next part of each of these shards, which are read together.
-    async fn write_parts(&self, group: Vec<Writing>) -> Vec<(Shard, Result<Writing, WriteError>)> {
+    async fn write_parts(&self, group: Vec<Writing>, room: &Semaphore) -> Vec<Begun> {
         let wanted: Vec<Wanted> = group.iter().map(|writing| writing.wanted).collect();
         let Some(shard) = wanted.first().map(|wanted| wanted.shard) else { return Vec::new() };
         let read = self.journals.of_shard(shard).of_shards(&wanted).await;
@@ -233,25 +254,22 @@ impl HistoryWriter {
             Err(error) => return wanted.iter().map(|wanted| (wanted.shard, Err(error.clone().into()))).collect(),
         };
         let write = |(writing, part): (Writing, OfShard)| async move {
+            let _room = room.acquire().await;
             (writing.wanted.shard, self.write_part(writing, part).await)
         };
         join_all(group.into_iter().zip(parts).map(write)).await
     }
 
     /// Writes the runs that ended in the next part of a shard. The owner has applied what is wanted: of later entries
-    /// it does not know yet that they end runs.
-    async fn write_part(&self, mut writing: Writing, mut part: OfShard) -> Result<Writing, WriteError> {
+    /// it does not know yet that they end runs. `None` if the shard is being taken over.
+    async fn write_part(&self, writing: Writing, mut part: OfShard) -> Result<Option<Writing>, WriteError> {
         let Writing { log, wanted: Wanted { shard, after, .. } } = writing;
-        writing.wanted.after = part.through;
-        let ids = part.ids();
-        if ids.is_empty() && !writing.is_complete() {
-            return Ok(writing);
+        if part.through == after {
+            return Ok(Some(writing));
         }
+        let ids = part.ids();
         // Asked after the part was read, and before anything of it is written.
-        let Some(OpenAmong { open, .. }) = self.owner.open_among(shard, ids.clone()).await? else {
-            writing.wanted.after = after;
-            return Ok(writing);
-        };
+        let Some(OpenAmong { open, .. }) = self.owner.open_among(shard, ids.clone()).await? else { return Ok(None) };
         self.stuck().handle_begun(shard);
         let (mut ended, mut bytes) = (Vec::new(), 0);
         for id in ids.into_iter().filter(|id| !open.contains(id)) {
@@ -270,9 +288,10 @@ impl HistoryWriter {
                 bytes = 0;
             }
         }
+        // Also if nothing of it is written: the next round begins there.
         self.put(shard, ended, HistoryPosition { log, through: part.through }).await?;
         self.stuck().handle_stored(shard);
-        Ok(writing)
+        Ok(Some(Writing { wanted: Wanted { after: part.through, ..writing.wanted }, ..writing }))
     }
 
     async fn put(&self, shard: Shard, ended: Vec<EndedRun>, position: HistoryPosition) -> Result<(), WriteError> {

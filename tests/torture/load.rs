@@ -235,7 +235,8 @@ impl Drive {
 
     /// Whether it is not found for the reason that it ended and was erased since it was last read.
     fn is_erased(&mut self, status: &Status) -> bool {
-        let is_gone = status.code() == Code::NotFound;
+        // An id that is older than the log is not told from one that has left it.
+        let is_gone = matches!(status.code(), Code::NotFound | Code::OutOfRange);
         self.outcome.not_found += u32::from(is_gone);
         is_gone && !self.plan.is_kept && self.last_read.elapsed() >= ERASE_AFTER
     }

@@ -164,22 +164,30 @@ async fn connect(client: TcpStream, server: SocketAddr, link: watch::Receiver<Li
 async fn pump(mut from: OwnedReadHalf, mut to: OwnedWriteHalf, mut link: watch::Receiver<Link>, direction: Direction) {
     let mut buffer = vec![0; BUFFER_BYTES];
     loop {
-        let per_s = link.borrow().bytes_per_s(direction);
-        let room = per_s.map_or(BUFFER_BYTES, |bytes| bytes.min(BUFFER_BYTES));
         // An end that comes while the link holds is held as well.
-        let read = from.read(&mut buffer[..room]).await;
-        if link.wait_for(|link| !link.holds(direction)).await.is_err() {
+        let read = from.read(&mut buffer).await;
+        let mut rest = &buffer[..read.as_ref().map_or(0, |count| *count)];
+        loop {
+            if link.wait_for(|link| !link.holds(direction)).await.is_err() {
+                return;
+            }
+            if rest.is_empty() {
+                break;
+            }
+            let per_s = link.borrow().bytes_per_s(direction);
+            let (now, later) = rest.split_at(per_s.map_or(rest.len(), |bytes| bytes.min(rest.len())));
+            if to.write_all(now).await.is_err() {
+                return;
+            }
+            rest = later;
+            if per_s.is_some() {
+                let healed = link.wait_for(|link| link.slow.is_none());
+                // The proxy may have been dropped: then reading or writing fails next.
+                drop(tokio::time::timeout(Duration::from_secs(1), healed).await);
+            }
+        }
+        if !matches!(read, Ok(1..)) {
             return;
-        }
-        match read {
-            Ok(0) | Err(_) => return,
-            Ok(count) if to.write_all(&buffer[..count]).await.is_err() => return,
-            Ok(_) => {}
-        }
-        if per_s.is_some() {
-            let healed = link.wait_for(|link| link.slow.is_none());
-            // The proxy may have been dropped: then reading or writing fails next.
-            drop(tokio::time::timeout(Duration::from_secs(1), healed).await);
         }
     }
 }
@@ -228,6 +236,10 @@ mod tests {
         assert_eq!(received(&mut client, 1).await, None);
         proxy.heal();
         assert_eq!(received(&mut client, 8).await.as_deref(), Some("twothree"));
+        proxy.throttle(Direction::Both, 3);
+        client.write_all(b"fourfive").await.expect("the link looks well");
+        assert_eq!(received(&mut server, 3).await.as_deref(), Some("fou"));
+        assert_eq!(received(&mut server, 1).await, None);
     }
 
     #[tokio::test]

@@ -1,6 +1,6 @@
 //! What becomes of runs while the store of the history does not answer, hangs, is slow or is full.
 
-use harness::{Bucket, Client, Direction, Fixture, Http, Proxy, Yard, reason};
+use harness::{Bucket, Client, Direction, Fixture, Http, Proxy, Worker, Yard, reason};
 use proto::v1;
 use tokio::time::{Duration, Instant};
 
@@ -14,11 +14,12 @@ const SOON: Duration = Duration::from_secs(25);
 const GONE_BY_NOW: Duration = Duration::from_secs(45);
 const SLOW_BYTES_PER_S: usize = 64 * 1024;
 
-/// Coordinators that keep the history in a bucket, which they reach through a link.
+/// A coordinator that keeps the history in a bucket, which it reaches through a link, and a worker.
 struct Kept {
     bucket: Bucket,
     link: Proxy,
     yard: Yard,
+    _worker: Worker,
 }
 
 impl Kept {
@@ -29,7 +30,9 @@ impl Kept {
         let keyed = bucket.coordinators(&Fixture::new(FIXTURE)).with("TOOLYARD_HISTORY", "s3://yard/tests");
         let keyed = keyed.with("TOOLYARD_HISTORY_ENDPOINT", format!("http://{}", link.address()));
         let yard = Yard::start_with(short(&keyed.with("TOOLYARD_HISTORY_ALLOW_HTTP", "true"))).await;
-        Self { bucket, link, yard }
+        let worker = bucket.workers(&Fixture::new(FIXTURE), "main").worker(&yard.broker.url(), "main", 16).await;
+        yard.client.wait_for_tool("echo").await;
+        Self { bucket, link, yard, _worker: worker }
     }
 
     /// Makes so many runs that older ones leave the log, and waits until this entry has left it.
@@ -56,9 +59,6 @@ async fn is_refused_for_now(client: &Client, http: &Http, run: &str) {
 #[tokio::test]
 async fn runs_of_a_history_whose_store_does_not_answer_or_hangs_are_refused_for_now_and_nothing_else_is() {
     let mut kept = Kept::start().await;
-    let workers = kept.bucket.workers(&Fixture::new(FIXTURE), "main");
-    let _worker = workers.worker(&kept.yard.broker.url(), "main", 16).await;
-    kept.yard.client.wait_for_tool("echo").await;
     let old = create(&kept.yard.client, request("order 7")).await.expect("accepted");
     let (events, before) = (watch(&old, None).await, get(&kept.yard.client, &old.id).await.expect("it is there"));
     let ended = last(&kept.yard).await;
@@ -91,9 +91,6 @@ async fn runs_of_a_history_whose_store_does_not_answer_or_hangs_are_refused_for_
 #[tokio::test]
 async fn a_store_of_the_history_that_is_slow_slows_no_call_and_gets_every_run() {
     let kept = Kept::start().await;
-    let workers = kept.bucket.workers(&Fixture::new(FIXTURE), "main");
-    let _worker = workers.worker(&kept.yard.broker.url(), "main", 16).await;
-    kept.yard.client.wait_for_tool("echo").await;
     let begun = Instant::now();
     fill(&kept.yard.client, ENOUGH).await;
     let quick = begun.elapsed();
@@ -117,10 +114,7 @@ async fn a_store_of_the_history_that_is_slow_slows_no_call_and_gets_every_run() 
 #[tokio::test]
 async fn while_the_store_of_the_history_is_full_runs_stay_in_the_log_and_older_ones_are_read_from_it() {
     let mut kept = Kept::start().await;
-    let workers = kept.bucket.workers(&Fixture::new(FIXTURE), "main");
-    let _worker = workers.worker(&kept.yard.broker.url(), "main", 16).await;
     let client = kept.yard.client.clone();
-    client.wait_for_tool("echo").await;
     let old = create(&client, request("order 7")).await.expect("accepted");
     let (events, ended) = (watch(&old, None).await, last(&kept.yard).await);
     kept.until_gone(&client, ended).await;

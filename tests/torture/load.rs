@@ -342,8 +342,9 @@ impl Drive {
         let ended = read == Read::Ended;
         if read == Read::GivenUp {
             let what = format!(
-                "{} s after its deadline the run has not ended for its reader, whose last trouble was: {}",
+                "{} s after its deadline the run ({}) has not ended for its reader, whose last trouble was: {}",
                 GIVE_UP.as_secs(),
+                if self.plan.is_kept { "kept" } else { "not to be stored" },
                 self.outcome.trouble
             );
             self.outcome.violations.push(Violation { broken: Broken::Lost, what });

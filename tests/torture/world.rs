@@ -172,8 +172,8 @@ impl World {
 
     /// What has left the log, and what is carried beside it.
     pub(crate) async fn left(&self, partitions: usize) -> anyhow::Result<Left> {
-        let url = self.brokers.lock().await.urls().join(",");
-        let nats = async_nats::jetstream::new(async_nats::connect(url).await?);
+        let urls = self.brokers.lock().await.urls();
+        let nats = async_nats::jetstream::new(async_nats::connect(urls).await?);
         let mut entries = Vec::new();
         for partition in Partition::first(partitions) {
             let log = nats.get_stream(names::stream(partition)).await?;

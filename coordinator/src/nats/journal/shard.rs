@@ -94,7 +94,8 @@ impl Journal {
         let (needed, (filter, messages_max, bytes_max)) = (last.needed, request(wanted));
         let (began, mut is_marked, mut through) = (Instant::now(), false, after);
         let mut runs: BTreeMap<Shard, BTreeMap<RunId, Vec<Stored>>> = BTreeMap::new();
-        let places: BTreeMap<Shard, &Wanted> = wanted.iter().map(|wanted| (wanted.shard, wanted)).collect();
+        let spans: BTreeMap<Shard, _> =
+            wanted.iter().map(|wanted| (wanted.shard, wanted.after + 1..=wanted.needed)).collect();
         while through == after && after < needed {
             let count = usize::try_from(needed - after).unwrap_or(usize::MAX).min(messages_max);
             for message in self.read(&filter, after, (count, bytes_max)).await?.messages {
@@ -104,8 +105,7 @@ impl Journal {
                 }
                 through = message.sequence;
                 let Ok(Subject { run, .. }) = message.subject.parse() else { continue };
-                let is_wanted = |wanted: &&Wanted| through > wanted.after && through <= wanted.needed;
-                if places.get(&run.shard()).copied().is_some_and(|wanted| is_wanted(&wanted)) {
+                if spans.get(&run.shard()).is_some_and(|span| span.contains(&through)) {
                     runs.entry(run.shard()).or_default().entry(run).or_default().push(message);
                 }
             }

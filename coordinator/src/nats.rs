@@ -7,6 +7,7 @@ pub(crate) mod durability;
 pub(crate) mod feed;
 pub(crate) mod files;
 pub(crate) mod journal;
+mod leaders;
 pub(crate) mod leases;
 pub(crate) mod memory;
 pub(crate) mod notifications;

@@ -4,15 +4,17 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use async_nats::jetstream::consumer::PullConsumer;
+use async_nats::jetstream::{self, Context};
 use futures::StreamExt as _;
 use harness::{Client, Fixture, Keys, PATIENCE, Yard, call};
 use local::Cluster;
 use nats::Credentials;
 use nats::access::Party;
+use proto::names;
 use proto::v1::pause_request::What;
 use proto::v1::{CallState, FloorPolicy, resume_request, run_event::Event};
 use run::{Partition, RunId};
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::{FIXTURE, check, count, counted, pauses};
 
@@ -254,6 +256,68 @@ async fn calls_with_a_limit_go_on_after_a_takeover_that_a_lost_partition_holds_u
     assert_eq!(partition_of(&run.id), Partition::FIRST, "the other one has no leader");
     let events = run.watch(FloorPolicy::Arrival).await.to_end().await;
     assert!(check::outcomes(&events).values().all(|outcome| outcome.state() == CallState::Completed));
+}
+
+/// The node that leads each of the partitions, once all have a leader.
+async fn leaders(context: &Context, partitions: usize) -> Vec<String> {
+    let begun = tokio::time::Instant::now();
+    let mut leaders = Vec::new();
+    while let Some(stream) = names::STREAMS.iter().take(partitions).nth(leaders.len()) {
+        let info = context.get_stream(stream).await.ok().and_then(|stream| stream.cached_info().cluster.clone());
+        match info.and_then(|cluster| cluster.leader) {
+            Some(leader) => leaders.push(leader),
+            None => tokio::time::sleep(Duration::from_millis(200)).await,
+        }
+        assert!(begun.elapsed() < PATIENCE, "{stream} has no leader");
+    }
+    leaders
+}
+
+/// Moves the leaders of three partitions to one server.
+async fn gather(context: &Context, crowded: &str) {
+    let begun = tokio::time::Instant::now();
+    loop {
+        let led = leaders(context, 3).await;
+        let elsewhere = names::STREAMS.iter().zip(&led).filter(|(_, leader)| **leader != crowded);
+        let elsewhere: Vec<&&str> = elsewhere.map(|(stream, _)| stream).collect();
+        if elsewhere.is_empty() {
+            break;
+        }
+        assert!(begun.elapsed() < PATIENCE, "led by {led:?}");
+        for stream in elsewhere {
+            let preferred = json!({ "placement": { "preferred": crowded } });
+            let request = format!("STREAM.LEADER.STEPDOWN.{stream}");
+            // The answer may be that there is no leader just now, or may not come.
+            let _answer = context.request::<_, _, Value>(request, &preferred).await;
+        }
+    }
+}
+
+#[tokio::test]
+async fn leaders_that_gathered_at_one_server_are_spread_again_and_no_run_notices() {
+    let cluster = Cluster::start(|_| {}).await.expect("a cluster starts");
+    let fixture = Fixture::new(FIXTURE).with("TOOLYARD_DURABILITY", "standard");
+    let door = fixture.coordinator(&cluster.url()).await;
+    let client = Client::connect(door.address()).await;
+    let _worker = fixture.worker(&cluster.url(), "main", 16).await;
+    client.wait_for_tool("echo").await;
+    add_partitions(&cluster.url(), 3).await;
+    let nats = async_nats::connect(cluster.url().split(',').collect::<Vec<_>>()).await.expect("a node is there");
+    let context = jetstream::new(nats);
+    let crowded = cluster.nodes()[0].name();
+    gather(&context, &crowded).await;
+    let begun = tokio::time::Instant::now();
+    let spread = BTreeSet::from_iter(cluster.nodes().iter().map(|node| node.name()));
+    let mut runs_in = BTreeSet::new();
+    loop {
+        let led = leaders(&context, 3).await;
+        if BTreeSet::from_iter(led.clone()) == spread && runs_in.len() == 3 {
+            break;
+        }
+        assert!(begun.elapsed() < 2 * PATIENCE, "led by {led:?}, runs in {runs_in:?}");
+        // All of them end as they should, also those whose partition's leader is moved meanwhile.
+        runs_in.extend(run_in_turns(&client).await);
+    }
 }
 
 /// Makes runs for longer than a partition has its turn, and returns the partitions they are in.

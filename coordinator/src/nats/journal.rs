@@ -513,8 +513,12 @@ fn limits(config: &Config) -> Amount {
 /// Copies of the log that have everything that is stored: the leader's own and those that follow it.
 pub(super) fn current_replicas(info: &Info) -> usize {
     let Some(cluster) = &info.cluster else { return 1 };
-    let follows = |peer: &&PeerInfo| peer.current && !peer.offline && peer.active < SILENT;
-    usize::from(cluster.leader.is_some()) + cluster.replicas.iter().filter(follows).count()
+    usize::from(cluster.leader.is_some()) + cluster.replicas.iter().filter(|peer| has_everything(peer)).count()
+}
+
+/// Whether a copy has everything that its leader has stored.
+pub(super) fn has_everything(peer: &PeerInfo) -> bool {
+    peer.current && !peer.offline && peer.active < SILENT
 }
 
 #[cfg(test)]

@@ -12,6 +12,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::Broker;
 use super::journal::Journals;
+use super::leaders::Leaders;
 use super::pauses::Pauses;
 use super::retention::Retention;
 use super::setup;
@@ -41,6 +42,9 @@ pub(crate) struct Partitions {
 impl Partitions {
     pub(crate) async fn keep(self, stop: CancellationToken) {
         let (mut started, mut tasks, mut is_told) = (0, JoinSet::new(), false);
+        let leaders =
+            Leaders { broker: self.broker.clone(), journals: self.journals.clone(), owned: self.owned.clone() };
+        tasks.spawn(leaders.keep(stop.clone()));
         let mut reconciled: Option<Instant> = None;
         let mut look = tokio::time::interval(LOOK);
         look.set_missed_tick_behavior(MissedTickBehavior::Delay);

@@ -238,17 +238,7 @@ fn coordinator() -> Vec<String> {
         ]
         .map(|bucket| format!("$KV.{bucket}.>")),
     );
-    for stream in STREAMS {
-        subjects.extend([
-            // Queues of pools that are paused.
-            format!("$JS.API.CONSUMER.PAUSE.{stream}.*"),
-            // Of runs that are not to be stored nothing is kept.
-            format!("$JS.API.STREAM.PURGE.{stream}"),
-            format!("$JS.API.STREAM.MSG.DELETE.{stream}"),
-            format!("$JS.ACK.{stream}.>"),
-            format!("$JS.ACK.*.*.{stream}.>"),
-        ]);
-    }
+    subjects.extend(STREAMS.iter().flat_map(|stream| coordinator_of(stream)));
     subjects.extend(
         ["STREAM.INFO", "STREAM.CREATE", "STREAM.MSG.GET", "STREAM.PURGE"]
             .map(|request| format!("$JS.API.{request}.{OBJECTS}")),
@@ -265,6 +255,21 @@ fn coordinator() -> Vec<String> {
         );
     }
     subjects
+}
+
+/// What a coordinator may do with a partition of the log, beside what it may do with each stream.
+fn coordinator_of(partition: &str) -> [String; 6] {
+    [
+        // Queues of pools that are paused.
+        format!("$JS.API.CONSUMER.PAUSE.{partition}.*"),
+        // Of runs that are not to be stored nothing is kept.
+        format!("$JS.API.STREAM.PURGE.{partition}"),
+        format!("$JS.API.STREAM.MSG.DELETE.{partition}"),
+        // One server should not lead most partitions.
+        format!("$JS.API.STREAM.LEADER.STEPDOWN.{partition}"),
+        format!("$JS.ACK.{partition}.>"),
+        format!("$JS.ACK.*.*.{partition}.>"),
+    ]
 }
 
 /// All streams may be changed, backed up and restored, and partitions of the log added. None may be deleted, but a

@@ -1,7 +1,5 @@
 //! Checks the partitions of the log after the first one, and where their leaders are.
 
-use std::collections::BTreeMap;
-
 use async_nats::jetstream::context::{ConsumerInfoErrorKind, GetStreamError};
 use async_nats::jetstream::stream::{Info, Stream};
 use async_nats::jetstream::{self, Context};
@@ -9,6 +7,7 @@ use futures::TryStreamExt as _;
 use proto::names;
 use run::Partition;
 
+use super::super::leaders::{self, Servers};
 use super::super::setup;
 use super::{Finding, copies, room, settings};
 
@@ -30,8 +29,8 @@ pub(super) fn examine(first: &Info, further: &[Found]) -> Vec<Finding> {
         return Vec::new();
     }
     let mut findings = Vec::new();
-    let mut leaders: BTreeMap<&str, usize> = BTreeMap::new();
-    leaders.extend(leader(first).map(|leader| (leader, 1)));
+    let mut led: Vec<(Partition, Servers)> = Vec::new();
+    led.extend(Servers::of(first).map(|servers| (Partition::FIRST, servers)));
     for (partition, found) in further {
         match found {
             Ok(stream) => {
@@ -39,9 +38,7 @@ pub(super) fn examine(first: &Info, further: &[Found]) -> Vec<Finding> {
                 for finding in [settings(&info.config), copies(info), room::room(info)] {
                     findings.push(Finding { what: format!("partition {partition} {}", finding.what), ..finding });
                 }
-                if let Some(leader) = leader(info) {
-                    *leaders.entry(leader).or_default() += 1;
-                }
+                led.extend(Servers::of(info).map(|servers| (*partition, servers)));
             }
             Err(error) => {
                 let advice = "its runs stand still, and those of other partitions do not: bring back its servers";
@@ -49,28 +46,27 @@ pub(super) fn examine(first: &Info, further: &[Found]) -> Vec<Finding> {
             }
         }
     }
-    findings.extend(spread(&leaders));
+    findings.extend(spread(&led));
     findings
 }
 
-/// The server that leads a stream; `None` for a single server, which has no cluster.
-fn leader(info: &Info) -> Option<&str> {
-    info.cluster.as_ref().filter(|cluster| cluster.name.is_some())?.leader.as_deref()
-}
-
-/// Whether the leaders of the partitions share the work: the leader of a stream does most of it.
-fn spread(leaders: &BTreeMap<&str, usize>) -> Option<Finding> {
-    let (what, all) = ("leaders", leaders.values().sum::<usize>());
-    let most = leaders.iter().max_by_key(|(_, count)| **count);
-    let (leader, most) = most.map(|(leader, count)| (*leader, *count))?;
-    let counts: Vec<String> = leaders.iter().map(|(leader, count)| format!("{leader}: {count}")).collect();
-    let found = format!("of {all} partitions: {}", counts.join(", "));
-    Some(if most * 2 > all && most > 2 {
-        let advice =
-            format!("{leader} does most of the work: move some with `nats stream cluster step-down ty-log-1`, say");
-        Finding::warn(what, found, advice)
-    } else {
-        Finding::ok(what, found)
+/// Whether the leaders of the partitions are spread, as far as they can be; `None` for a single server.
+fn spread(led: &[(Partition, Servers)]) -> Option<Finding> {
+    let counts = leaders::counts(led.iter().map(|(_, servers)| servers));
+    if counts.is_empty() {
+        return None;
+    }
+    let counts: Vec<String> = counts.iter().map(|(server, count)| format!("{server}: {count}")).collect();
+    let (what, found) = ("leaders", format!("of {} partitions: {}", led.len(), counts.join(", ")));
+    Some(match leaders::next(led) {
+        Some(next) => {
+            let advice = format!(
+                "{} does more than its part. A coordinator moves a leader every 10 s; if it does not, its log says why",
+                next.from
+            );
+            Finding::warn(what, found, advice)
+        }
+        None => Finding::ok(what, found),
     })
 }
 
@@ -103,13 +99,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_server_that_leads_most_partitions_is_named() {
-        let level = |leaders: &[(&'static str, usize)]| {
-            spread(&leaders.iter().copied().collect()).map(|finding| (finding.level, finding.found))
+    fn a_server_whose_leaders_could_be_moved_is_named() {
+        let level = |leaders: &[&str]| {
+            let servers = leaders.iter().map(|leader| Servers::among(leader, ["a", "b", "c"]));
+            let led: Vec<_> = Partition::first(Partition::MAX).zip(servers).collect();
+            spread(&led).map(|finding| (finding.level, finding.found))
         };
         assert_eq!(level(&[]), None, "a single server");
-        let (even, found) = level(&[("a", 2), ("b", 1), ("c", 1)]).expect("a cluster");
+        let (even, found) = level(&["a", "b", "c", "a"]).expect("a cluster");
         assert_eq!((even, found.as_str()), (Level::Ok, "of 4 partitions: a: 2, b: 1, c: 1"));
-        assert_eq!(level(&[("a", 3), ("b", 1)]).map(|(level, _)| level), Some(Level::Warn));
+        let (uneven, found) = level(&["a", "a"]).expect("a cluster");
+        assert_eq!((uneven, found.as_str()), (Level::Warn, "of 2 partitions: a: 2, b: 0, c: 0"));
     }
 }

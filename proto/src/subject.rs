@@ -75,6 +75,13 @@ pub fn of_shard(shard: Shard) -> String {
     format!("{NAMESPACE}.run.{shard}.>")
 }
 
+/// The shard of a subject of the log.
+#[must_use]
+pub fn shard_of(subject: &str) -> Option<Shard> {
+    let rest = subject.strip_prefix(NAMESPACE)?.strip_prefix(".run.")?;
+    rest.split('.').next()?.parse().ok()
+}
+
 /// The subject on which a coordinator writes a barrier into a shard; it belongs to no run. Reads after the barrier's
 /// confirmation are no older than the barrier.
 #[must_use]

@@ -45,6 +45,10 @@ const CONSUMER_PATIENCE: Duration = Duration::from_millis(1500);
 const CONSUMER_PATIENCE_LONGEST: Duration = Duration::from_secs(10);
 /// Feeds whose positions are at most this far apart are merged: at most that many entries arrive twice.
 const MERGE_WITHIN: u64 = 1024;
+/// A consumer of all shards of a partition is kept while so many of them are followed, and the rest is dropped here: a
+/// takeover or a watcher that leaves would else replace it by a consumer for each other shard, and soon after by one of
+/// all again.
+const TOGETHER_MIN: usize = 9;
 
 /// The followed shards, with any number of consumers.
 pub(crate) struct Feeds {
@@ -60,6 +64,7 @@ pub(crate) struct Feeds {
 }
 
 struct Feed {
+    /// What is followed. The consumer of more than one shard sends all of the partition.
     shards: ShardSet,
     /// Every entry of the shards up to here was passed on.
     position: u64,
@@ -157,8 +162,8 @@ impl Feeds {
     fn drop_shards(&mut self, shards: ShardSet) {
         for feed in std::mem::take(&mut self.feeds) {
             let left = feed.shards.without(shards);
-            if left == feed.shards {
-                self.feeds.push(feed);
+            if left == feed.shards || left.len() >= TOGETHER_MIN {
+                self.feeds.push(Feed { shards: left, ..feed });
             } else {
                 // So that the broker does not send unneeded entries.
                 self.push(left, feed.position);
@@ -345,6 +350,10 @@ impl Feed {
                         self.position = sequence;
                         open.successor = None;
                         let (message, _) = message.split();
+                        if subject::shard_of(&message.subject).is_some_and(|shard| !self.shards.contains(shard)) {
+                            (self.heard, self.patience) = (Instant::now(), CONSUMER_PATIENCE);
+                            continue;
+                        }
                         let bytes = u32::try_from(message.payload.len()).unwrap_or(u32::MAX);
                         let what = decode(&message.subject, message.payload, sequence, at);
                         batch.entries.push(Fed { sequence, bytes, what });
@@ -471,6 +480,12 @@ mod tests {
             let appended = self.journal.append(self.run, &[Event::RunClosed], None, self.last).await;
             self.last = appended.expect("it is stored");
         }
+
+        /// Stores the first entry of a run in another shard.
+        async fn append_in(&self, shard: u8) -> u64 {
+            let run = RunId::new(Shard(shard), uuid::Uuid::now_v7());
+            self.journal.append(run, &[Event::RunClosed], None, NOTHING).await.expect("it is stored")
+        }
     }
 
     #[tokio::test]
@@ -488,6 +503,34 @@ mod tests {
         let began = Instant::now();
         assert_eq!(next(&mut log.feeds).await, log.last);
         assert!(began.elapsed() < SOON, "{:?}", began.elapsed());
+    }
+
+    #[tokio::test]
+    async fn a_consumer_of_a_partition_is_kept_while_most_shards_are_followed_and_the_rest_does_not_come() {
+        let mut log = Box::pin(Followed::begin()).await;
+        let before = consumers(&log.broker).await;
+        log.feeds.leave(Shard(3));
+        let left = log.append_in(3).await;
+        log.append().await;
+        assert_eq!(next(&mut log.feeds).await, log.last);
+        assert_eq!(consumers(&log.broker).await, before);
+        // It is followed again from before that, and then all together.
+        log.feeds.follow(one(Shard(3)), left - 1);
+        assert_eq!(next(&mut log.feeds).await, left);
+        log.feeds.merge();
+        assert_eq!(log.feeds.feeds.len(), 1);
+        let last = log.append_in(3).await;
+        let mut batch = Batch::default();
+        while batch.entries.last().is_none_or(|fed| fed.sequence < last) {
+            log.feeds.next_batch(&mut batch).await;
+        }
+        // So few of them get a consumer each.
+        for shard in 0..8 {
+            log.feeds.leave(Shard(shard));
+        }
+        assert_eq!(log.feeds.feeds.len(), 8);
+        let last = log.append_in(9).await;
+        assert_eq!(next(&mut log.feeds).await, last);
     }
 
     #[tokio::test]

@@ -18,6 +18,9 @@ const PING_INTERVAL: Duration = Duration::from_secs(5);
 /// The same for coordinators, which are near the broker: without it one loses its shards within 6 s. A worker may be at
 /// the end of a slow link, on which a ping waits behind what is being sent.
 const PING_INTERVAL_OF_COORDINATORS: Duration = Duration::from_secs(2);
+/// Messages of a subscription that wait for their reader; more are dropped. The broker sends a consumer 32 MiB ahead,
+/// which may be twice as many messages of the log as the library's default.
+const WAITING_MAX: usize = 256 * 1024;
 /// The oldest broker with the features that the log needs.
 const VERSION_MIN: (u32, u32) = (2, 14);
 
@@ -61,6 +64,7 @@ pub async fn connect(url: &str, credentials: &Credentials, name: &str, party: &P
         .name(name)
         .custom_inbox_prefix(party.inbox())
         .ping_interval(ping_interval)
+        .subscription_capacity(WAITING_MAX)
         .event_callback(|event| async move { log(&event) });
     if let Some(path) = &credentials.nkey {
         options = options.nkey(seed(path)?);

@@ -402,6 +402,11 @@ impl Drive {
         let may_be_erased = erased_at.is_some_and(|erased| ::nats::now().0 >= erased);
         let lost = |what: String| Violation { broken: Broken::Lost, what };
         match late {
+            // One that gave up is reported, and saw the beginning.
+            Some(late) if !ended => {
+                let seen = late.get(..self.live.len()).unwrap_or(&late);
+                self.outcome.violations.extend(check::same(&self.live, seen));
+            }
             Some(late) => self.outcome.violations.extend(check::same(&self.live, &late)),
             None if ended && !may_be_erased => {
                 let what = format!("no late reader can read the run: {}", self.outcome.trouble);

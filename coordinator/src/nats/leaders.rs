@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use async_nats::jetstream::response::Response;
-use async_nats::jetstream::stream::Info;
+use async_nats::jetstream::stream::{Info, PeerInfo};
 use proto::names;
 use run::Partition;
 use serde::Deserialize;
@@ -22,9 +22,13 @@ use crate::shards::Owned;
 /// How often the leaders are looked at. One is moved if two looks in a row find the same: servers restart one after the
 /// other.
 const LOOK: Duration = Duration::from_secs(10);
-/// How many looks are left out after a leader was not moved. A server that is about to stop takes no leadership, and
-/// says so to nobody; each attempt to give it one costs the partition an election, 4 to 9 s without a leader.
+/// How many looks are left out after a leader was not moved, at first; twice as many each time until one is moved, at
+/// most so many times. A server that is about to stop, or whose disk fails, takes no leadership and still follows; each
+/// attempt to give it one costs the partition an election, 4 to 9 s without a leader.
 const LEFT_OUT: u32 = 5;
+const DOUBLED_MAX: u32 = 5;
+/// A follower is no target if its leader has not heard of it for so long: the broker would choose another server.
+const HEARD_WITHIN: Duration = Duration::from_secs(2);
 /// How long an answer of the broker is waited for.
 const PATIENCE: Duration = Duration::from_secs(5);
 
@@ -48,8 +52,8 @@ impl Servers {
     /// `None` while the partition has no leader, and for a single server, which has no cluster.
     pub(super) fn of(info: &Info) -> Option<Self> {
         let cluster = info.cluster.as_ref().filter(|cluster| cluster.name.is_some())?;
-        let followers =
-            cluster.replicas.iter().filter(|peer| has_everything(peer)).map(|peer| peer.name.clone()).collect();
+        let could_lead = |peer: &&PeerInfo| has_everything(peer) && peer.active < HEARD_WITHIN;
+        let followers = cluster.replicas.iter().filter(could_lead).map(|peer| peer.name.clone()).collect();
         Some(Self { leader: cluster.leader.clone()?, followers })
     }
 
@@ -96,6 +100,8 @@ pub(crate) struct Leaders {
 struct Past {
     seen: Option<Move>,
     moved: Option<Move>,
+    /// How many leaders were not moved, one after the other.
+    failed: u32,
 }
 
 /// A leader stayed where it was, or went elsewhere.
@@ -119,15 +125,19 @@ impl Leaders {
             if left_out > 0 {
                 left_out -= 1;
             } else if let Err(NotMoved) = self.look(&mut past).await {
-                (past, left_out) = (Past::default(), LEFT_OUT);
+                left_out = LEFT_OUT << past.failed.min(DOUBLED_MAX);
+                past = Past { failed: past.failed + 1, ..Past::default() };
             }
         }
     }
 
     async fn look(&self, past: &mut Past) -> Result<(), NotMoved> {
         let is_ours = Partition::FIRST.shards().next().is_some_and(|first| self.owned.borrow().holds(first));
-        let partitions = if is_ours && self.journals.count() > 1 { self.partitions().await } else { None };
-        let Some(partitions) = partitions else {
+        if !is_ours || self.journals.count() < 2 {
+            *past = Past::default();
+            return Ok(());
+        }
+        let Some(partitions) = self.partitions().await else {
             past.seen = None;
             return Ok(());
         };
@@ -137,6 +147,7 @@ impl Leaders {
                 tracing::warn!(%partition, from, to, ?leader, "the leader of a partition of the log was not moved");
                 return Err(NotMoved);
             }
+            past.failed = 0;
             tracing::info!(%partition, from, to, "moved the leader of a partition of the log");
         }
         let next = next(&partitions);

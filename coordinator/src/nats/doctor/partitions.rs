@@ -61,7 +61,7 @@ fn spread(led: &[(Partition, Servers)]) -> Option<Finding> {
     Some(match leaders::next(led) {
         Some(next) => {
             let advice = format!(
-                "{} does more than its part. A coordinator moves a leader every 10 s; if it does not, its log says why",
+                "{} does more than its part. A coordinator moves a leader every 20 s; if it does not, its log says why",
                 next.from
             );
             Finding::warn(what, found, advice)

@@ -45,9 +45,8 @@ const CONSUMER_PATIENCE: Duration = Duration::from_millis(1500);
 const CONSUMER_PATIENCE_LONGEST: Duration = Duration::from_secs(10);
 /// Feeds whose positions are at most this far apart are merged: at most that many entries arrive twice.
 const MERGE_WITHIN: u64 = 1024;
-/// A consumer of all shards of a partition is kept while so many of them are followed, and the rest is dropped here: a
-/// takeover or a watcher that leaves would else replace it by a consumer for each other shard, and soon after by one of
-/// all again.
+/// A consumer of all shards of a partition is kept while so many of them are followed, and the entries of the rest are
+/// dropped here. Otherwise a takeover, or a watcher that leaves, would replace it by a consumer for each other shard.
 const TOGETHER_MIN: usize = 9;
 
 /// The followed shards, with any number of consumers.
@@ -350,7 +349,8 @@ impl Feed {
                         self.position = sequence;
                         open.successor = None;
                         let (message, _) = message.split();
-                        if subject::shard_of(&message.subject).is_some_and(|shard| !self.shards.contains(shard)) {
+                        let is_dropped = |shard| !self.shards.contains(shard);
+                        if is_partial(self.shards) && subject::shard_of(&message.subject).is_some_and(is_dropped) {
                             (self.heard, self.patience) = (Instant::now(), CONSUMER_PATIENCE);
                             continue;
                         }
@@ -384,6 +384,11 @@ impl Feed {
 
 fn whole(partition: Partition) -> ShardSet {
     partition.shards().collect()
+}
+
+/// Whether the consumer sends entries of other shards of the partition too.
+fn is_partial(shards: ShardSet) -> bool {
+    (2..usize::from(Partition::SHARDS)).contains(&shards.len())
 }
 
 fn one(shard: Shard) -> ShardSet {

@@ -77,6 +77,11 @@ pub(super) fn counts<'a>(servers: impl IntoIterator<Item = &'a Servers>) -> BTre
     counts
 }
 
+/// How many looks are left out when a leader was not moved after so many others that were not.
+fn left_out_after(failed: u32) -> u32 {
+    LEFT_OUT << failed.min(DOUBLED_MAX)
+}
+
 /// The next leader to move: to the server that leads the fewest partitions, from one that leads at least two more.
 pub(super) fn next(partitions: &[(Partition, Servers)]) -> Option<Move> {
     let counts = counts(partitions.iter().map(|(_, servers)| servers));
@@ -125,7 +130,7 @@ impl Leaders {
             if left_out > 0 {
                 left_out -= 1;
             } else if let Err(NotMoved) = self.look(&mut past).await {
-                left_out = LEFT_OUT << past.failed.min(DOUBLED_MAX);
+                left_out = left_out_after(past.failed);
                 past = Past { failed: past.failed + 1, ..Past::default() };
             }
         }
@@ -226,6 +231,12 @@ mod tests {
         assert_eq!(moved(&["ab", "ab"]).as_deref(), Some("0: a to b"));
         assert_eq!(moved(&["a", "a"]), None, "each has one copy");
         assert_eq!(moved(&["a", "ab", "abc"]).as_deref(), Some("1: a to b"), "the first one's followers lag behind");
+    }
+
+    #[test]
+    fn a_leader_that_cannot_be_moved_is_tried_after_twice_as_long_each_time_up_to_half_an_hour() {
+        let pauses: Vec<u64> = (0..8).map(|failed| u64::from(left_out_after(failed)) * LOOK.as_secs()).collect();
+        assert_eq!(pauses, [50, 100, 200, 400, 800, 1_600, 1_600, 1_600]);
     }
 
     #[test]

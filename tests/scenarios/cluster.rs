@@ -10,15 +10,16 @@ use proto::v1::{CallState, FloorPolicy, run_event::Event};
 
 use crate::{FIXTURE, check, count, counted};
 
-struct Clustered {
-    cluster: Cluster,
+/// A coordinator with a broker of three servers.
+pub struct Clustered {
+    pub cluster: Cluster,
     fixture: Fixture,
     _coordinator: Coordinator,
-    client: Client,
+    pub client: Client,
 }
 
 impl Clustered {
-    async fn start() -> Self {
+    pub async fn start() -> Self {
         let cluster = Cluster::start(|_| {}).await.expect("a cluster starts");
         let fixture = Fixture::new(FIXTURE).with("TOOLYARD_DURABILITY", "standard");
         let coordinator = fixture.coordinator(&cluster.url()).await;
@@ -26,7 +27,7 @@ impl Clustered {
         Self { cluster, fixture, _coordinator: coordinator, client }
     }
 
-    async fn worker(&self) -> Worker {
+    pub async fn worker(&self) -> Worker {
         let worker = self.fixture.worker(&self.cluster.url(), "main", 16).await;
         self.client.wait_for_tool("echo").await;
         worker

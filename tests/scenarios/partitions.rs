@@ -16,6 +16,7 @@ use proto::v1::{CallState, FloorPolicy, resume_request, run_event::Event};
 use run::{Partition, RunId};
 use serde_json::{Value, json};
 
+use crate::cluster::Clustered;
 use crate::{FIXTURE, check, count, counted, pauses};
 
 const PARTITIONS: usize = 4;
@@ -210,28 +211,25 @@ async fn a_worker_that_dies_is_replaced_in_each_partition() {
 
 #[tokio::test]
 async fn a_partition_without_a_leader_stops_its_own_runs_and_new_ones_go_to_the_others() {
-    let mut cluster = Cluster::start(|_| {}).await.expect("a cluster starts");
-    let fixture = Fixture::new(FIXTURE).with("TOOLYARD_DURABILITY", "standard");
-    let door = fixture.coordinator(&cluster.url()).await;
-    let client = Client::connect(door.address()).await;
-    let _worker = fixture.worker(&cluster.url(), "main", 16).await;
-    client.wait_for_tool("echo").await;
+    let mut yard = Clustered::start().await;
+    let _worker = yard.worker().await;
+    let Clustered { cluster, client, .. } = &mut yard;
     add_partitions(&cluster.url(), 2).await;
-    until_spread(&client, 2).await;
+    until_spread(client, 2).await;
     // It has one copy only, and the rest three.
-    let second = only_copy(&cluster).await;
+    let second = only_copy(cluster).await;
     cluster.nodes_mut()[second].kill().await;
     let begun = tokio::time::Instant::now();
     loop {
         // Those that were made before this was seen wait for their partition.
-        let made = tokio::time::timeout(Duration::from_secs(5), run_in_turns(&client)).await;
+        let made = tokio::time::timeout(Duration::from_secs(5), run_in_turns(client)).await;
         if made.is_ok_and(|partitions| partitions == BTreeSet::from([Partition::FIRST])) {
             break;
         }
         assert!(begun.elapsed() < PATIENCE, "new runs still wait for the partition that is lost");
     }
     cluster.nodes_mut()[second].restart().await.expect("it comes back");
-    until_spread(&client, 2).await;
+    until_spread(client, 2).await;
 }
 
 #[tokio::test]
@@ -295,12 +293,9 @@ async fn gather(context: &Context, crowded: &str) {
 
 #[tokio::test]
 async fn leaders_that_gathered_at_one_server_are_spread_again_and_no_run_notices() {
-    let cluster = Cluster::start(|_| {}).await.expect("a cluster starts");
-    let fixture = Fixture::new(FIXTURE).with("TOOLYARD_DURABILITY", "standard");
-    let door = fixture.coordinator(&cluster.url()).await;
-    let client = Client::connect(door.address()).await;
-    let _worker = fixture.worker(&cluster.url(), "main", 16).await;
-    client.wait_for_tool("echo").await;
+    let yard = Clustered::start().await;
+    let _worker = yard.worker().await;
+    let Clustered { cluster, client, .. } = &yard;
     add_partitions(&cluster.url(), 3).await;
     let nats = async_nats::connect(cluster.url().split(',').collect::<Vec<_>>()).await.expect("a node is there");
     let context = jetstream::new(nats);
@@ -316,7 +311,7 @@ async fn leaders_that_gathered_at_one_server_are_spread_again_and_no_run_notices
         }
         assert!(begun.elapsed() < 2 * PATIENCE, "led by {led:?}, runs in {runs_in:?}");
         // All of them end as they should, also those whose partition's leader is moved meanwhile.
-        runs_in.extend(run_in_turns(&client).await);
+        runs_in.extend(run_in_turns(client).await);
     }
 }
 

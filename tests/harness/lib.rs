@@ -41,7 +41,7 @@ pub use traffic::Traffic;
 use std::time::Duration;
 
 /// How long anything may take before a test gives up: far longer than it does, on a slow machine.
-pub const PATIENCE: Duration = Duration::from_secs(60);
+pub const PATIENCE: Duration = Duration::from_secs(90);
 
 /// A broker, one coordinator and a client of it; workers are added by the test.
 #[derive(Debug)]

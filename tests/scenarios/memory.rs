@@ -1,10 +1,13 @@
 //! What a coordinator keeps in memory for readers that are far slower than the tools.
 
+use std::net::SocketAddr;
+
 use harness::http::Answering;
 use harness::{Client, Direction, Http, PATIENCE, Proxy, Run, Yard, call};
 use proto::v1::run_event::Event;
 use proto::v1::{self, FloorPolicy, RunStatus};
 use serde_json::json;
+use tonic::transport::Channel;
 
 use crate::{FIXTURE, check};
 
@@ -16,6 +19,9 @@ const PIECES: u32 = 15 << 10;
 /// coordinator reads the log: the broker sends up to 32 MiB before it waits for that.
 const BYTES_MAX: u64 = 50 << 20;
 const SLOW_BYTES_PER_S: usize = 1024;
+/// What the slow gRPC client allows to be sent ahead. A ping of the server waits behind it, and the server disconnects
+/// a client that does not answer within 20 s.
+const SLOW_WINDOW_BYTES: u32 = 8 * 1024;
 
 fn pours(pieces: u32) -> Vec<v1::NewCall> {
     vec![call("a", "pours", json!({ "pieces": pieces, "piece_bytes": PIECE_BYTES }))]
@@ -30,6 +36,12 @@ async fn read(http: Http, run: &Run) -> (Vec<u8>, Vec<v1::RunEvent>) {
     };
     let over_grpc = async { run.watch(FloorPolicy::Arrival).await.to_end().await };
     tokio::join!(over_http, over_grpc)
+}
+
+async fn slow_client(address: SocketAddr) -> Client {
+    let endpoint = Channel::from_shared(format!("http://{address}")).expect("an address makes a URL");
+    let endpoint = endpoint.initial_stream_window_size(SLOW_WINDOW_BYTES);
+    Client::through(endpoint.connect().await.expect("the coordinator listens"))
 }
 
 async fn rest(stream: &mut Answering) {
@@ -47,7 +59,7 @@ async fn readers_of_a_kilobyte_a_second_cost_no_memory_slow_no_tool_and_have_the
     let yard = Yard::start(FIXTURE).await;
     let _worker = yard.worker().await;
     let link = Proxy::to(yard.coordinator.address()).await.expect("a port is free");
-    let (slow_http, slow_grpc) = (Http::new(link.address()), Client::connect(link.address()).await);
+    let (slow_http, slow_grpc) = (Http::new(link.address()), slow_client(link.address()).await);
     let idle = yard.coordinator.memory_peak();
     let alone = yard.client.create(pours(PIECES / 3)).await;
     read(yard.http(), &alone).await;

@@ -22,7 +22,7 @@ const LOG_BYTES: &str = "1073741824";
 /// New runs go to a partition when it is 15 s old, and coordinators look every 2 s.
 const SPREAD_AFTER: Duration = Duration::from_secs(20);
 /// The profile of three copies.
-const PROFILE: &str = "standard";
+pub(crate) const PROFILE: &str = "standard";
 
 /// A cluster of three servers, with one coordinator and one worker.
 pub(crate) struct Yard {

@@ -279,6 +279,7 @@ impl OwnerTask {
                 Some(look) = self.erasures.looks.join_next() => finished(look),
                 Some(refilled) = self.erasures.refills.join_next() => self.refilled(finished(refilled)),
                 Some(carried) = self.carrying.done.join_next() => self.carried(finished(carried)),
+                Some(looked) = self.carrying.looks.join_next() => self.looked(finished(looked)),
                 Some(posted) = self.posts.join_next() => self.posted(finished(posted)),
                 Some(answered) = self.questions.join_next() => finished(answered),
                 Some(stored) = self.askings.storing.join_next() => self.asking_stored(finished(stored)),

@@ -7,8 +7,10 @@ use ::history::{History, HistoryLocation};
 use coordinator::Level;
 use futures::StreamExt as _;
 use harness::{Bucket, Client, Fixture, Http, Run, Shards, Yard, call, reason, unlike};
+use proto::convert::snapshot::Needs;
+use proto::names;
 use proto::v1::{self, FloorPolicy, RunEvent};
-use run::{RunId, Shard};
+use run::{Partition, RunId, Shard};
 use serde_json::json;
 use tonic::{Code, Status};
 
@@ -66,12 +68,25 @@ pub(crate) async fn fill(client: &Client, calls: usize) -> Vec<String> {
 
 pub(crate) async fn first(yard: &Yard) -> u64 {
     let nats = async_nats::connect(yard.broker.url()).await.expect("the broker is there");
-    let stream = async_nats::jetstream::new(nats).get_stream(proto::names::STREAM).await;
+    let stream = async_nats::jetstream::new(nats).get_stream(names::STREAM).await;
     stream.expect("the log is there").cached_info().state.first_sequence
 }
 
 pub(crate) async fn last(yard: &Yard) -> u64 {
     Shards::at(&yard.broker.url()).await.log_last().await
+}
+
+/// From which entry on the history may need the log, as the owners of all shards have told; 0 if one has not.
+async fn told(yard: &Yard) -> u64 {
+    let nats = async_nats::connect(yard.broker.url()).await.expect("the broker is there");
+    let bucket = async_nats::jetstream::new(nats).get_key_value(names::SNAPSHOTS_BUCKET).await.expect("it is there");
+    let mut first = u64::MAX;
+    for shard in Partition::FIRST.shards() {
+        let told = bucket.get(format!("needs.{shard}")).await.expect("the broker is there");
+        let needs = told.map(|needs| Needs::decode(needs).expect("needs"));
+        first = first.min(needs.and_then(|needs| needs.unwritten).map_or(0, |unwritten| unwritten.from));
+    }
+    first
 }
 
 /// Waits until the log begins behind this entry.
@@ -235,6 +250,33 @@ async fn while_the_history_is_away_runs_stay_in_the_log_and_nothing_stops_and_th
 }
 
 #[tokio::test]
+async fn what_a_history_has_leaves_the_log_though_the_shards_have_a_new_owner_who_cannot_open_it() {
+    let outer = tempfile::tempdir().expect("a folder");
+    let (folder, aside) = (outer.path().join("here"), outer.path().join("aside"));
+    let mut yard = Yard::start_with(fixture(&folder)).await;
+    let _worker = yard.worker().await;
+    let second = yard.fixture.coordinator(&yard.broker.url()).await;
+    let shards = Shards::at(&yard.broker.url()).await;
+    shards.until(&[8, 8]).await;
+    let client = Client::connect(second.address()).await;
+    client.wait_for_tool("echo").await;
+    fill(&client, 300).await;
+    let written = last(&yard).await;
+    until("their owners do not tell that the history has it", || async { told(&yard).await > written / 2 }).await;
+    std::fs::rename(&folder, &aside).expect("moved");
+    std::fs::write(&folder, b"").expect("a file in its place");
+    let unwritten_from = told(&yard).await;
+
+    yard.coordinator.kill().await;
+    shards.until(&[16]).await;
+    fill(&client, ENOUGH).await;
+    until_gone(&yard, unwritten_from - 1).await;
+    // They may have told more meanwhile.
+    let first = first(&yard).await;
+    assert!(first <= told(&yard).await, "the rest is nowhere else");
+}
+
+#[tokio::test]
 async fn a_file_of_the_history_that_is_damaged_is_reported_for_its_runs_and_others_are_read() {
     let folder = tempfile::tempdir().expect("a folder");
     let mut yard = Yard::start_with(fixture(folder.path())).await;
@@ -333,8 +375,12 @@ async fn a_run_that_is_too_large_to_be_in_memory_at_once_is_written_in_pieces_an
     let by_id = v1::EraseRunsRequest { run_id: large.id.clone(), ..v1::EraseRunsRequest::default() };
     assert_eq!(erase(&yard.client, by_id).await, 1);
     until("it can still be read", || async { get(&yard.client, &large.id).await.is_err() }).await;
-    let part = history(folder.path()).part(id, stored.parts).await;
-    assert!(matches!(part, Err(::history::HistoryError::Damaged(_))), "its parts are erased too");
+    // The coordinator says that it is gone a moment before that is durable.
+    until("its parts are still there", || async {
+        let part = history(folder.path()).part(id, stored.parts).await;
+        matches!(part, Err(::history::HistoryError::Damaged(_)))
+    })
+    .await;
 }
 
 /// What doctor finds of the history.

@@ -122,12 +122,14 @@ impl Retention {
     async fn kept(&self, log: &LogNow) -> Result<Kept, ReadError> {
         let shards = self.journal.partition().shards();
         let needs = futures::future::try_join_all(shards.map(|shard| self.snapshots.needs(shard))).await?;
-        // A position behind the end is of a log that was replaced by an older copy of it.
-        let is_of_log = |needs: &Needs| needs.log == log.created && needs.from <= log.last + 1;
+        // Read after the needs: otherwise what was told meanwhile would seem to be behind the end of the log.
+        let last = self.journal.now().await?.last;
+        let is_of_log = |needs: &Needs| needs.is_of(log.created, last);
         let needs: Vec<Option<Needs>> = needs.into_iter().map(|needs| needs.filter(is_of_log)).collect();
         let first = |of: fn(&Needs) -> u64| needs.iter().map(|needs| needs.as_ref().map_or(0, of)).min().unwrap_or(0);
         let needed_from = first(|needs| needs.from);
-        let unwritten_from = if self.has_history { first(|needs| needs.unwritten_from.unwrap_or(0)) } else { u64::MAX };
+        let unwritten_from = |needs: &Needs| needs.unwritten.as_ref().map_or(0, |unwritten| unwritten.from);
+        let unwritten_from = if self.has_history { first(unwritten_from) } else { u64::MAX };
         Ok(Kept { needed_from, unwritten_from })
     }
 }
@@ -137,5 +139,33 @@ fn count_unwritten(entries: u64) {
         COUNTS.history_unwritten.add(entries);
         let what = "entries left the log that the history may not have: it was full, or they had waited for 25 h";
         tracing::error!(entries, "{what}. Check the history store");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use owner::retention::{Moment, Unwritten};
+    use run::{Event, RunId, Shard};
+
+    use super::super::journal::NOTHING;
+    use super::super::journal::tests::{journal, snapshots};
+    use super::*;
+
+    #[tokio::test]
+    async fn what_shards_tell_while_the_log_grows_counts() {
+        let (_server, journal) = journal().await;
+        let (snapshots, owned) = (snapshots(&journal), watch::channel(Owned::nothing()).1);
+        let log = journal.now().await.expect("the broker is there");
+        let run = RunId::new(Shard(0), uuid::Uuid::now_v7());
+        let last = journal.append(run, &[Event::RunClosed], None, NOTHING).await.expect("stored");
+        let waiting = vec![Moment { last, open_from: last + 1 }];
+        let unwritten = Some(Unwritten { from: last, through: last, waiting });
+        for shard in journal.partition().shards() {
+            let needs = Needs { log: log.created, from: last + 1, unwritten: unwritten.clone() };
+            snapshots.write_needs(shard, needs).await.expect("stored");
+        }
+        let retention = Retention { journal, snapshots, owned, tail: Tail::default(), has_history: true };
+        let kept = retention.kept(&log).await.expect("the broker is there");
+        assert_eq!(kept, Kept { needed_from: last + 1, unwritten_from: last });
     }
 }

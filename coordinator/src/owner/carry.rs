@@ -1,6 +1,6 @@
 //! Carries runs that stay open for long: what the log would have to keep for them is stored beside it.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::time::Duration;
 
 use owner::retention::SETTLED_AFTER;
@@ -10,7 +10,7 @@ use tokio::time::Instant;
 
 use super::{OwnerTask, claim};
 use crate::metrics::COUNTS;
-use crate::nats::journal::{CarryError, Fence, Journal, Order};
+use crate::nats::journal::{CarryError, Fence, Journal, Order, ReadError};
 use crate::nats::setup::RETENTION;
 use crate::shards::every;
 
@@ -24,6 +24,11 @@ const KEPT_FOR_HISTORY: Duration = RETENTION;
 const PAUSE: Duration = Duration::from_secs(1);
 /// How long a run is left alone that could not be carried.
 const LEFT_ALONE: Duration = Duration::from_secs(30);
+/// So many runs of a shard that have ended, or more, are looked up together: most were never carried, and while owners
+/// or the broker fail, more of them end than could be looked up one after the other.
+const LOOK_MIN: usize = 2;
+/// Assumed, not measured: listing so many carried runs costs the broker as much as looking up one run.
+const LISTED_FOR_ONE: usize = 32;
 
 /// The runs that are being carried: one of each shard, because the broker takes one message at a time that expects the
 /// shard's fence.
@@ -33,6 +38,19 @@ pub(super) struct Carrying {
     pub(super) done: JoinSet<(RunId, Carried)>,
     waiting: HashMap<Shard, VecDeque<RunId>>,
     failed: HashMap<RunId, Instant>,
+    /// Shards whose runs that have ended are being looked up.
+    looking: HashSet<Shard>,
+    pub(super) looks: JoinSet<Looked>,
+    /// How many runs of a shard were carried when they were listed last.
+    listed: HashMap<Shard, usize>,
+}
+
+/// Which of the runs that have ended in a shard are carried.
+#[derive(Debug)]
+pub(super) struct Looked {
+    shard: Shard,
+    ended: Vec<RunId>,
+    carried: Result<HashSet<RunId>, ReadError>,
 }
 
 /// The result of carrying a run.
@@ -65,10 +83,25 @@ impl OwnerTask {
         for shard in every().filter(|shard| self.may_act(*shard)).collect::<Vec<_>>() {
             let Some(state) = self.owner.shard(shard) else { continue };
             let before = self.io.journals.of_shard(shard).leaves_before();
-            let Carrying { waiting, failed, .. } = &mut self.carrying;
+            let Carrying { by_shard, waiting, failed, looking, looks, listed, .. } = &mut self.carrying;
+            // A part of the run that is being carried may be stored after the answer.
+            let is_carried_now = |run: &RunId| by_shard.get(&shard) == Some(run);
+            let ended = state.half_carried().filter(|run| !failed.contains_key(run) && !is_carried_now(run));
+            let ended: Vec<RunId> = ended.collect();
+            let listed = listed.get(&shard).copied().unwrap_or(0);
+            let is_looked_up = ended.len() >= LOOK_MIN.max(listed / LISTED_FOR_ONE);
+            if is_looked_up && looking.insert(shard) {
+                let (journal, ended) = (self.io.journals.of_shard(shard), ended.clone());
+                looks.spawn(async move {
+                    let carried = journal.carried_runs(shard).await.map(HashSet::from_iter);
+                    Looked { shard, ended, carried }
+                });
+            }
             let waiting = waiting.entry(shard).or_default();
             if waiting.is_empty() {
-                waiting.extend(state.half_carried());
+                if !is_looked_up {
+                    waiting.extend(ended);
+                }
                 if before > 0 && all_carry {
                     waiting.extend(state.to_carry(before, now));
                 }
@@ -76,6 +109,28 @@ impl OwnerTask {
             }
             self.carry_next(shard);
         }
+    }
+
+    /// What was never carried is done, and the rest is carried whole.
+    pub(super) fn looked(&mut self, looked: Looked) {
+        let Looked { shard, ended, carried } = looked;
+        self.carrying.looking.remove(&shard);
+        let carried = match carried {
+            Ok(carried) => carried,
+            Err(error) => return tracing::debug!(%shard, %error, "looking up what is carried failed, trying again"),
+        };
+        self.carrying.listed.insert(shard, carried.len());
+        for run in ended {
+            if !carried.contains(&run) {
+                self.owner.handle_carried_whole(run);
+                continue;
+            }
+            let waiting = self.carrying.waiting.entry(shard).or_default();
+            if !waiting.contains(&run) {
+                waiting.push_front(run);
+            }
+        }
+        self.carry_next(shard);
     }
 
     fn carry_next(&mut self, shard: Shard) {

@@ -30,7 +30,7 @@ pub(super) struct ShardTask {
     pub(super) newest: u64,
     /// What the history still needs of the log.
     pub(super) unwritten: Unwritten,
-    /// What was told last about the shard's needs of the log.
+    /// What was told last about the shard's needs of the log, by an earlier owner too.
     pub(super) told: Option<Needs>,
     /// The entries passed on since the shard has been followed without a gap.
     pub(super) recent: Recent,

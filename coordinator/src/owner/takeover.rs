@@ -9,7 +9,7 @@ use std::future::Future;
 use std::time::Duration;
 
 use owner::erasure::{Erasures, OwedErasure};
-use owner::retention::{FALLS_BEHIND, Unwritten};
+use owner::retention::{FALLS_BEHIND, Moment, Unwritten};
 use owner::{Known, Outbox, Phase, Resting, SnapshotSchedule, Takeover};
 use proto::convert::snapshot::{Needs, Snapshot};
 use run::{Partition, RunId, Shard, TenantId, Timestamp};
@@ -65,6 +65,8 @@ pub(super) struct Taken {
     /// The log position of the snapshot in the bucket, and the snapshot's location.
     written: u64,
     stored: Stored,
+    /// What an earlier owner told that the shard needs of the log.
+    needs: Option<Needs>,
 }
 
 /// How long a shard has been ours without being led, and when that was last reported.
@@ -172,6 +174,7 @@ impl OwnerTask {
                 fence,
                 written,
                 stored,
+                needs,
             } = taken;
             let follows = self.io.feeds.follows(shard);
             let Some(slice) = self.slices.get_mut(usize::from(shard.0)) else { continue };
@@ -185,7 +188,10 @@ impl OwnerTask {
                 slice.recent = Recent::default();
             }
             (slice.seen, slice.newest) = (from, tip);
-            (slice.unwritten, slice.told) = (Unwritten::default(), None);
+            // What an earlier owner told stays true. If each owner began without it, nothing would leave the log while
+            // owners change often.
+            let unwritten = needs.as_ref().and_then(|needs| needs.unwritten.clone()).map(Unwritten::of_earlier);
+            (slice.unwritten, slice.told) = (unwritten.unwrap_or_default(), needs);
             slice.snapshot =
                 super::shard::Snapshot { stored, log, needs_from: 0, schedule: SnapshotSchedule::at(written) };
             slice.fence = fence;
@@ -413,12 +419,12 @@ impl OwnerTask {
         let Some(open_from) = self.owner.shard(shard).map(|state| state.needed_from(::nats::now())) else { return };
         let Some(slice) = self.slices.get_mut(usize::from(shard.0)) else { return };
         let Some(told) = &mut slice.told else { return };
-        let unwritten_from = Some(slice.unwritten.tell(slice.newest, open_from, through));
-        if told.unwritten_from == unwritten_from {
+        let from = slice.unwritten.tell(Moment { last: slice.newest, open_from }, through);
+        if told.unwritten.as_ref().is_some_and(|unwritten| unwritten.from == from) {
             return;
         }
-        told.unwritten_from = unwritten_from;
-        let (needs, snapshots) = (*told, self.io.snapshots.clone());
+        told.unwritten = Some(slice.unwritten.clone());
+        let (needs, snapshots) = (told.clone(), self.io.snapshots.clone());
         self.send(async move {
             if let Err(error) = snapshots.write_needs(shard, needs).await {
                 tracing::debug!(%shard, %error, "telling what the history needs of the log failed");
@@ -452,17 +458,18 @@ impl OwnerTask {
         let log_bytes = slice.log_bytes.list();
         let (open_from, newest) = (state.needed_from(::nats::now()), slice.newest);
         slice.snapshot.needs_from = open_from;
-        let unwritten_from = self.io.history.as_ref().map(|history| {
-            let through = history.through(shard);
-            slice.unwritten.tell(newest, open_from, through)
+        let unwritten = self.io.history.as_ref().map(|history| {
+            slice.unwritten.tell(Moment { last: newest, open_from }, history.through(shard));
+            slice.unwritten.clone()
         });
-        let needs = Needs { log, from: open_from.min(needed_of(&slice.owed)), unwritten_from };
+        let told_from = slice.told.as_ref().map_or(0, |told| told.from);
+        let needs = Needs { log, from: open_from.min(needed_of(&slice.owed)).max(told_from), unwritten };
         let snapshot = Snapshot { log, through, open, erasures, erasures_behind, letters, log_bytes };
         self.writes.spawn(async move {
             let result = match snapshots.write(shard, &snapshot, before).await {
                 Ok(stored) => {
                     // A takeover reads what is open in this snapshot, and everything behind it.
-                    if let Err(error) = snapshots.write_needs(shard, needs).await {
+                    if let Err(error) = snapshots.write_needs(shard, needs.clone()).await {
                         tracing::debug!(%shard, %error, "telling what the shard needs of the log failed");
                     }
                     Ok(stored)

@@ -153,29 +153,62 @@ impl LogState {
 }
 
 /// The first entry that a shard's history still needs, as its owner tells it. A run that ended is read from its opening
-/// on, which may be long before its end.
-#[derive(Debug, Clone, Copy, Default)]
+/// on, which may be long before its end. What was told stays true, so the next owner goes on with it.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Unwritten {
-    told: u64,
-    /// The shard's last entry at some moment, and the first entry of the runs that were open then.
-    waiting: Option<(u64, u64)>,
+    /// The first entry that the history needs; 0 if that is not known.
+    pub from: u64,
+    /// That holds for a history with all that ended up to this entry.
+    pub through: u64,
+    /// Later moments, until which the history may not have all that ended; oldest first.
+    pub waiting: Vec<Moment>,
 }
 
+/// A shard at some moment. Once the history has all that ended until then, it needs nothing before the runs that were
+/// open: those that end later are among them, or begin later.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Moment {
+    /// The last entry of the shard.
+    pub last: u64,
+    /// The first entry of the runs that were open.
+    pub open_from: u64,
+}
+
+/// Moments that are kept. If there are more, the one is dropped whose neighbours are closest to each other.
+const MOMENTS_MAX: usize = 16;
+
 impl Unwritten {
-    /// The first entry that the history needs; 0 if that is not known. `newest` is the shard's last entry, `open_from`
-    /// the first one of its open runs, and `through` the entry up to which runs that ended are in the history.
-    ///
-    /// Runs that end after `newest` are open there or open later. So once the history has all that ended until then, it
-    /// needs nothing before `open_from`.
-    pub fn tell(&mut self, newest: u64, open_from: u64, through: Option<u64>) -> u64 {
-        if let Some((end, from)) = self.waiting
-            && through.is_some_and(|through| through >= end)
-        {
-            self.told = self.told.max(from);
-            self.waiting = None;
+    /// What an earlier owner told, for the next one. An older release did not tell how far its history went, and is not
+    /// believed: the history may be another one by now.
+    #[must_use]
+    pub fn of_earlier(told: Self) -> Self {
+        if told.through == 0 { Self { from: 0, ..told } } else { told }
+    }
+
+    /// The first entry that the history needs; 0 if that is not known. `through` is the entry up to which runs that
+    /// ended are in the history; `None` if that is not known.
+    pub fn tell(&mut self, now: Moment, through: Option<u64>) -> u64 {
+        // Another history than the one that was told of, or an older copy of it.
+        if through.is_some_and(|through| through < self.through) {
+            (self.from, self.through) = (0, 0);
         }
-        self.waiting.get_or_insert((newest, open_from));
-        self.told
+        let done = self.waiting.partition_point(|moment| through.is_some_and(|through| moment.last <= through));
+        for Moment { last, open_from } in self.waiting.drain(..done) {
+            (self.from, self.through) = (self.from.max(open_from), last);
+        }
+        match self.waiting.last_mut() {
+            Some(newest) if newest.last >= now.last => newest.open_from = newest.open_from.max(now.open_from),
+            _ => self.waiting.push(now),
+        }
+        if self.waiting.len() > MOMENTS_MAX {
+            let gap = |three: &[Moment]| {
+                three.last().map_or(0, |last| last.last) - three.first().map_or(0, |first| first.last)
+            };
+            let closest = self.waiting.windows(3).enumerate().min_by_key(|(_, three)| gap(three));
+            let middle = closest.map_or(0, |(index, _)| index + 1);
+            self.waiting.remove(middle);
+        }
+        self.from
     }
 }
 
@@ -321,14 +354,44 @@ mod tests {
     #[test]
     fn the_history_needs_what_was_open_when_the_last_run_ended_that_it_has() {
         let mut unwritten = Unwritten::default();
-        assert_eq!(unwritten.tell(100, 40, None), 0, "the history is away");
-        assert_eq!(unwritten.tell(150, 60, Some(99)), 0, "a run that ended at 100 may have begun at 1");
-        assert_eq!(unwritten.tell(200, 70, Some(100)), 40, "those that end later began at 40 or later");
-        assert_eq!(unwritten.tell(300, 250, Some(199)), 40, "one that ended at 200 may have begun at 70");
-        assert_eq!(unwritten.tell(300, 250, Some(200)), 70);
-        assert_eq!(unwritten.tell(300, 301, None), 70, "what was told stays true");
-        assert_eq!(unwritten.tell(300, 301, Some(300)), 250);
-        assert_eq!(unwritten.tell(300, 301, Some(300)), 301);
+        let tell =
+            |unwritten: &mut Unwritten, last, open_from, through| unwritten.tell(Moment { last, open_from }, through);
+        assert_eq!(tell(&mut unwritten, 100, 40, None), 0, "the history is away");
+        assert_eq!(tell(&mut unwritten, 150, 60, Some(99)), 0, "a run that ended at 100 may have begun at 1");
+        assert_eq!(tell(&mut unwritten, 200, 70, Some(100)), 40, "those that end later began at 40 or later");
+        assert_eq!(tell(&mut unwritten, 300, 250, Some(199)), 60, "one that ended at 200 may have begun at 60");
+        assert_eq!(tell(&mut unwritten, 300, 301, None), 60, "what was told stays true");
+        assert_eq!(tell(&mut unwritten, 300, 301, Some(200)), 70);
+        assert_eq!(tell(&mut unwritten, 400, 380, Some(300)), 301, "the runs at 250 were carried meanwhile");
+    }
+
+    #[test]
+    fn the_next_owner_goes_on_with_what_was_told_if_it_has_the_same_history() {
+        let now = Moment { last: 500, open_from: 450 };
+        let told = Unwritten { from: 250, through: 300, waiting: vec![Moment { last: 400, open_from: 350 }] };
+        let mut next = Unwritten::of_earlier(told.clone());
+        assert_eq!(next.tell(now, None), 250, "its history is not open yet");
+        assert_eq!(next.tell(now, Some(300)), 250);
+        assert_eq!(next.tell(now, Some(400)), 350, "a moment of the earlier owner");
+        assert_eq!((next.tell(now, Some(500)), next.through), (450, 500));
+        let mut of_another = Unwritten::of_earlier(told.clone());
+        assert_eq!(of_another.tell(now, Some(299)), 0, "it is not the history that was told of");
+        assert_eq!((of_another.tell(now, Some(399)), of_another.tell(now, Some(400))), (0, 350));
+        let mut of_older_release = Unwritten::of_earlier(Unwritten { through: 0, waiting: Vec::new(), ..told });
+        assert_eq!(of_older_release.tell(now, None), 0);
+    }
+
+    #[test]
+    fn few_moments_are_kept_from_the_first_to_the_last_however_long_the_history_is_away() {
+        let mut unwritten = Unwritten::default();
+        for number in 1..=10_000 {
+            unwritten.tell(Moment { last: 10 * number, open_from: 10 * number - 5 }, None);
+            assert!(unwritten.waiting.len() <= MOMENTS_MAX);
+        }
+        let first_and_last = (unwritten.waiting[0].last, unwritten.waiting[unwritten.waiting.len() - 1].last);
+        assert!(first_and_last.0 == 10 && first_and_last.1 > 80_000, "{first_and_last:?}");
+        let now = Moment { last: 100_001, open_from: 100_000 };
+        assert!(unwritten.tell(now, Some(50_000)) > 30_000, "{unwritten:?}");
     }
 
     #[test]

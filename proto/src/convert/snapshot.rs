@@ -3,6 +3,7 @@
 use bytes::Bytes;
 pub use owner::Listed;
 pub use owner::erasure::OwedErasure;
+use owner::retention::{Moment, Unwritten};
 use prost::Message as _;
 use run::{RunId, Shard, TenantId, Timestamp};
 use uuid::Uuid;
@@ -147,20 +148,37 @@ impl Snapshot {
 }
 
 /// The first entry of a log that a shard needs. It stays true: older entries are never needed again.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Needs {
     /// When the log was created, in nanoseconds since 1970.
     pub log: u64,
     pub from: u64,
-    /// The first entry of runs that have ended and may not be in the history yet; `None` without a history.
-    pub unwritten_from: Option<u64>,
+    /// What the history needs; `None` without one.
+    pub unwritten: Option<Unwritten>,
 }
 
 impl Needs {
+    /// Whether it was told of this log, whose last entry is `last`. A position behind the end is of a log that was
+    /// replaced by an older copy of it.
+    #[must_use]
+    pub fn is_of(&self, log: u64, last: u64) -> bool {
+        let is_behind = |unwritten: &Unwritten| {
+            let newest = unwritten.waiting.last().map_or(0, |moment| moment.last);
+            unwritten.from > last + 1 || unwritten.through.max(newest) > last
+        };
+        self.log == log && self.from <= last + 1 && !self.unwritten.as_ref().is_some_and(is_behind)
+    }
+
     #[must_use]
     pub fn encode(self) -> Bytes {
-        let Self { log, from, unwritten_from } = self;
-        wire::ShardNeeds { version: VERSION, log, from, unwritten_from }.encode_to_vec().into()
+        let Self { log, from, unwritten } = self;
+        let unwritten_from = unwritten.as_ref().map(|unwritten| unwritten.from);
+        let Unwritten { through: history_through, waiting, .. } = unwritten.unwrap_or_default();
+        let waiting = waiting.into_iter().map(|Moment { last, open_from }| wire::ShardMoment { last, open_from });
+        let waiting = waiting.collect();
+        wire::ShardNeeds { version: VERSION, log, from, unwritten_from, history_through, waiting }
+            .encode_to_vec()
+            .into()
     }
 
     /// Decodes what a shard needs.
@@ -168,9 +186,12 @@ impl Needs {
     /// # Errors
     /// The message is something else.
     pub fn decode(payload: Bytes) -> Result<Self, InvalidMessage> {
-        let wire::ShardNeeds { version, log, from, unwritten_from } = wire::ShardNeeds::decode(payload)?;
+        let wire::ShardNeeds { version, log, from, unwritten_from, history_through: through, waiting } =
+            wire::ShardNeeds::decode(payload)?;
         check_version(version)?;
-        Ok(Self { log, from, unwritten_from })
+        let waiting = waiting.into_iter().map(|wire::ShardMoment { last, open_from }| Moment { last, open_from });
+        let waiting = waiting.collect();
+        Ok(Self { log, from, unwritten: unwritten_from.map(|from| Unwritten { from, through, waiting }) })
     }
 }
 
@@ -247,6 +268,19 @@ fn span_of(listed: &Listed) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_a_shard_needs_comes_back_as_it_was_and_is_not_of_a_log_that_ends_before_it() {
+        let waiting = vec![Moment { last: 9, open_from: 3 }, Moment { last: 12, open_from: 13 }];
+        let unwritten = Unwritten { from: 2, through: 7, waiting };
+        for unwritten in [None, Some(Unwritten::default()), Some(unwritten.clone())] {
+            let needs = Needs { log: 1_763_000_000_000_000_000, from: 5, unwritten };
+            assert_eq!(Needs::decode(needs.clone().encode()).expect("they are"), needs);
+            assert!(needs.is_of(needs.log, 12) && !needs.is_of(1, 12) && !needs.is_of(needs.log, 3));
+        }
+        let needs = Needs { log: 1, from: 5, unwritten: Some(unwritten) };
+        assert!(!needs.is_of(1, 11), "the last moment is of a longer log");
+    }
 
     #[test]
     fn a_snapshot_comes_back_as_it_was_at_some_twenty_bytes_a_run() {

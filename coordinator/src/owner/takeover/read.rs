@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use futures::{StreamExt as _, stream};
 use owner::{Known, Listed, OpenRun, Resting};
-use proto::convert::snapshot::Snapshot;
+use proto::convert::snapshot::{Needs, Snapshot};
 use run::{RunId, Shard};
 use tokio::time::Instant;
 
@@ -51,6 +51,8 @@ struct Begun {
     /// without knowing it yet may have answered. The log keeps what an owner has told that it needs.
     is_overtaken: bool,
     stored: Stored,
+    /// What an earlier owner told that the shard needs of the log.
+    needs: Option<Needs>,
     /// How long it took to store the fence and the barrier.
     fenced: Duration,
 }
@@ -62,15 +64,19 @@ async fn begin(journal: &Journal, snapshots: &Snapshots, shard: Shard, claim: u6
         let fence = journal.fence(shard, claim).await?;
         Ok((fence, journal.mark(shard, Pace::Soon).await?, began.elapsed()))
     };
-    let (LogNow { created: log, first, .. }, (fence, tip, fenced), (snapshot, stored)) =
-        tokio::try_join!(journal.now(), fence, snapshots.read(shard))?;
+    // The needs first: those of a later owner would not be true for an earlier snapshot.
+    let told = async { Ok((snapshots.needs(shard).await?, snapshots.read(shard).await?)) };
+    let (LogNow { created: log, first, .. }, (fence, tip, fenced), (needs, (snapshot, stored))) =
+        tokio::try_join!(journal.now(), fence, told)?;
     let is_of_log = |snapshot: &Snapshot| snapshot.log == log && snapshot.through <= tip;
     if snapshot.as_ref().is_some_and(|snapshot| !is_of_log(snapshot)) {
         tracing::warn!(%shard, "ignoring a snapshot of another log");
     }
     let snapshot = snapshot.filter(is_of_log);
     let is_overtaken = snapshot.as_ref().is_some_and(|snapshot| first > snapshot.through + 1);
-    Ok(Begun { fence, tip, log, snapshot, is_overtaken, stored, fenced })
+    // It was told with a snapshot.
+    let needs = needs.filter(|needs| snapshot.is_some() && needs.is_of(log, tip));
+    Ok(Begun { fence, tip, log, snapshot, is_overtaken, stored, needs, fenced })
 }
 
 /// Nothing here depends on the log's leader, which may have been replaced without knowing it yet. The barrier is the
@@ -83,7 +89,7 @@ async fn take_over_once(
     unreadable: &AtomicU32,
 ) -> Result<Taken, ReadError> {
     let began = Instant::now();
-    let Begun { fence, tip, log, snapshot, is_overtaken, stored, fenced } =
+    let Begun { fence, tip, log, snapshot, is_overtaken, stored, needs, fenced } =
         begin(journal, snapshots, shard, claim).await?;
     // Without a snapshot the shard is read from the log's beginning, and what is carried before that.
     let knows_all = snapshot.is_some() && !is_overtaken;
@@ -120,11 +126,8 @@ async fn take_over_once(
         0
     };
     runs.read_carried(journal, carried, (fence, tip)).await?;
+    runs.report(shard, began.elapsed(), fenced);
     let ReadRuns { open, resting, ended, gone, unread } = runs;
-    if began.elapsed() >= SLOW {
-        let (awake, resting, took) = (open.len(), resting.len(), began.elapsed());
-        tracing::info!(%shard, ?took, ?fenced, awake, resting, "reading a shard that is taken over took long");
-    }
     Ok(Taken {
         shard,
         claim,
@@ -143,6 +146,7 @@ async fn take_over_once(
         fence,
         written,
         stored,
+        needs,
     })
 }
 
@@ -214,6 +218,14 @@ impl ReadRuns {
             }
         }
         Ok(())
+    }
+
+    /// Logs a takeover that took long.
+    fn report(&self, shard: Shard, took: Duration, fenced: Duration) {
+        if took >= SLOW {
+            let (awake, resting) = (self.open.len(), self.resting.len());
+            tracing::info!(%shard, ?took, ?fenced, awake, resting, "reading a shard that is taken over took long");
+        }
     }
 
     /// Reads carried runs.

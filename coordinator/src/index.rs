@@ -33,6 +33,7 @@ use self::memory::Memory;
 pub(crate) use self::rebuild::RebuildError;
 use self::summary::Summary;
 use crate::index::redis::{RedisStore, UrlError};
+use crate::nats::journal::Found;
 
 /// Limits of counting the runs of a tenant: in total, and per request to the store.
 const COUNTED_MAX: usize = 20_000;
@@ -91,9 +92,9 @@ impl Listed {
 /// The watermarks of all shards that there may be; `None` for a shard that is not in the store.
 pub(crate) type Watermarks = [Option<Watermark>; SHARDS_MAX];
 
-/// Whether a store includes all of the first `shards` shards, which are those that there are.
-fn is_complete(marks: &Watermarks, shards: usize) -> bool {
-    marks.iter().take(shards).all(|mark| mark.is_some_and(Watermark::is_settled))
+/// Whether a store includes all shards that there may be.
+fn is_complete(marks: &Watermarks, found: Found) -> bool {
+    marks.iter().take(found.at_most()).all(|mark| mark.is_some_and(Watermark::is_settled))
 }
 
 /// Numbers of runs and calls by state.
@@ -253,11 +254,10 @@ impl Index {
         }
     }
 
-    /// There are so many shards.
-    fn note_shards(&self, shards: usize) {
+    fn note_found(&self, found: Found) {
         match self {
-            Self::Memory(memory) => memory.note_shards(shards),
-            Self::Redis(redis) => redis.note_shards(shards),
+            Self::Memory(memory) => memory.note_found(found),
+            Self::Redis(redis) => redis.note_found(found),
         }
     }
 

@@ -23,6 +23,7 @@ pub(crate) mod retention;
 pub(crate) mod scan;
 pub(crate) mod schedules;
 pub(crate) mod setup;
+pub(crate) mod shared;
 pub(crate) mod signals;
 pub(crate) mod snapshots;
 pub(crate) mod tools;

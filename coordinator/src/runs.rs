@@ -236,12 +236,13 @@ impl Runs {
     }
 
     /// A shard of a partition that takes runs, and of ours, so that submitting, watching and the effects in between
-    /// stay in one process. Any shard of such a partition if we own none, and any shard at all if there is no such
-    /// partition. Partitions take turns: entries that are stored together in one cost the broker less than as many in
-    /// several.
+    /// stay in one process. Any shard of such a partition if we own none, and one of a partition that all coordinators
+    /// know if there is no such partition. Partitions take turns: entries that are stored together in one cost the broker
+    /// less than as many in several.
     fn pick_shard(&self) -> Shard {
         let (ours, open) = (self.owned.borrow().shards(), self.journals.open_to_runs());
-        let choices = [ours.intersection(open), open, ours, self.journals.shards()];
+        let known = self.journals.known_to_all();
+        let choices = [ours.intersection(open), open, ours.intersection(known), known];
         let shards = choices.into_iter().find(|shards| !shards.is_empty()).unwrap_or_default();
         let shards = shards.in_turn(self.turn_offset + ::nats::now().0 / PARTITION_TURN_MS);
         shards.iter().nth(rand::random_range(0..shards.len().max(1))).unwrap_or(Shard(0))
@@ -266,7 +267,7 @@ impl Runs {
         after: Option<u64>,
         place: Option<Reading>,
     ) -> Result<Box<Reader>, RequestError> {
-        if !self.journals.knows(id.shard()) {
+        if !self.journals.finds(id.shard()).await? {
             return Err(missing(id, &self.journals));
         }
         let reader = Reader::of_run(self.journals.of(id), self.ledger.clone(), id, policy, after).await;
@@ -303,7 +304,7 @@ impl Runs {
 
     /// The run read from the log, which may be newer than the owner's, or from the history if it has left the log.
     async fn replay(&self, id: RunId) -> Result<Known, RequestError> {
-        if !self.journals.knows(id.shard()) {
+        if !self.journals.finds(id.shard()).await? {
             return Err(missing(id, &self.journals));
         }
         // An error of the history does not matter if the log has the run.
@@ -349,11 +350,10 @@ impl Runs {
         Ok((known, found?))
     }
 
-    /// The journal of a run that another coordinator opened, perhaps in a partition that this one has not found yet.
-    fn known_partition_of(&self, id: RunId) -> Result<Journal, ReadError> {
-        let is_known = self.journals.knows(id.shard());
-        let unknown = || ReadError::new(&format!("run {id} is in a partition that this coordinator has not found yet"));
-        is_known.then(|| self.journals.of(id)).ok_or_else(unknown)
+    /// The journal of a run that another coordinator opened, perhaps in a partition that this one had not found yet.
+    async fn journal_of(&self, id: RunId) -> Result<Journal, ReadError> {
+        let unknown = || ReadError::new(&format!("run {id} is in a partition that the broker does not have"));
+        self.journals.finds(id.shard()).await?.then(|| self.journals.of(id)).ok_or_else(unknown)
     }
 
     /// New work is rejected before the log is full, so that accepted calls have room to end.
@@ -361,9 +361,11 @@ impl Runs {
         self.journals.crowded().map_or(Ok(()), |bound| Err(RequestError::LogFull(Some(bound))))
     }
 
-    /// The same for work that goes to a given shard.
+    /// The same for work that goes to a given shard. The room of a partition that was not found yet is not known.
     fn check_room_of(&self, shard: Shard) -> Result<(), RequestError> {
-        self.journals.of_shard(shard).crowded().map_or(Ok(()), |bound| Err(RequestError::LogFull(Some(bound))))
+        let known = self.journals.knows(shard).then(|| self.journals.of_shard(shard));
+        let crowded = known.and_then(|journal| journal.crowded());
+        crowded.map_or(Ok(()), |bound| Err(RequestError::LogFull(Some(bound))))
     }
 
     /// Runs a command of a caller, who must have a role. The result is written to the audit log.

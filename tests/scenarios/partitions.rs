@@ -12,11 +12,13 @@ use nats::Credentials;
 use nats::access::Party;
 use proto::names;
 use proto::v1::pause_request::What;
-use proto::v1::{CallState, FloorPolicy, resume_request, run_event::Event};
-use run::{Partition, RunId};
+use proto::v1::{self, CallState, FloorPolicy, resume_request, run_event::Event};
+use run::{Partition, RunId, Shard};
 use serde_json::{Value, json};
+use tonic::Code;
 
 use crate::cluster::Clustered;
+use crate::history::{get, until};
 use crate::{FIXTURE, check, count, counted, pauses};
 
 const PARTITIONS: usize = 4;
@@ -183,6 +185,54 @@ async fn the_keys_of_all_parties_open_the_partitions_too() {
     let found = coordinator::examine(&yard.broker.url(), &by(Party::Observer), None).await;
     assert!(found.iter().all(|finding| finding.level == coordinator::Level::Ok), "{found:#?}");
     assert!(found.iter().any(|finding| finding.what == "partition 1 log"), "{found:#?}");
+}
+
+#[tokio::test]
+async fn a_coordinator_that_was_not_told_of_a_partition_does_not_say_that_its_runs_are_missing() {
+    let keys = Keys::new(&["main"]);
+    let mut yard = Yard::guarded(FIXTURE, &keys).await;
+    let _worker = keys.workers(&yard.fixture, "main").worker(&yard.broker.url(), "main", 4).await;
+    yard.client.wait_for_tool("echo").await;
+    let by_operator = Credentials { nkey: Some(keys.of(&Party::Operator)), ca: None };
+    let operator = coordinator::Operator::connect(&yard.broker.url(), &by_operator).await;
+    operator.expect("it is let in").partition(2).await.expect("it may add one");
+    let runs = until_spread(&yard.client, 2).await;
+    let (run, _) = runs.iter().find(|(_, partition)| **partition != Partition::FIRST).expect("they are spread");
+    yard.coordinator.kill().await;
+    // The broker does not answer when a coordinator starts and asks, as one without a leader.
+    let accounts = std::fs::read_to_string(keys.accounts()).expect("it was written");
+    let silent = accounts.replace("$JS.API.STREAM.NAMES", "$JS.API.STREAM.NOTHING");
+    assert_ne!(silent, accounts);
+    std::fs::write(keys.accounts(), silent).expect("written");
+    yard.broker.kill().await;
+    yard.broker.restart().await.expect("it comes back");
+    yard.coordinator = keys.coordinators(&yard.fixture).coordinator(&yard.broker.url()).await;
+    let client = Client::connect(yard.coordinator.address()).await;
+    let unsure = get(&client, run).await.expect_err("it is in a partition that was not found");
+    assert_eq!(unsure.code(), Code::Unavailable, "{unsure:?}");
+    let by_id = v1::EraseRunsRequest { run_id: run.clone(), ..v1::EraseRunsRequest::default() };
+    let unsure = client.runs.clone().erase_runs(by_id).await.expect_err("nor is it known to be gone");
+    assert_eq!(unsure.code(), Code::Unavailable, "{unsure:?}");
+    // How many runs are counted, and whether those are all.
+    let counted = || async {
+        let counted = client.index.clone().count_runs(v1::CountRunsRequest::default()).await.expect("it counts");
+        let v1::CountRunsResponse { runs, coverage, .. } = counted.into_inner();
+        (runs.iter().map(|runs| runs.count).sum::<u64>(), coverage.unwrap_or_default().complete)
+    };
+    let known = runs.values().filter(|partition| **partition == Partition::FIRST).count() as u64;
+    until("the runs of the first partition are not counted", || async { counted().await.0 == known }).await;
+    // Also when all of the first partition is in the index.
+    for _ in 0..30 {
+        assert_eq!(counted().await, (known, false), "the other partition is missing");
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+    std::fs::write(keys.accounts(), accounts).expect("written");
+    yard.broker.kill().await;
+    yard.broker.restart().await.expect("it comes back");
+    until("the partition is not found", || async { get(&client, run).await.is_ok() }).await;
+    until("not all runs are counted", || async { counted().await == (runs.len() as u64, true) }).await;
+    let made_up = RunId::new(Shard(0xf0), uuid::Uuid::now_v7()).to_string();
+    assert_eq!(get(&client, &made_up).await.expect_err("there is no such partition").code(), Code::NotFound);
 }
 
 #[tokio::test]

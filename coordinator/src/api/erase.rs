@@ -106,7 +106,8 @@ impl Api {
             Rest::Log { partition, .. } => *partition,
             Rest::History { shard, .. } => shard.partition(),
         };
-        let is_known = self.runs.journals.partitions().any(|known| known == partition);
+        // Another coordinator may have found it, and begun there.
+        let is_known = self.runs.journals.has(partition).await?;
         match rest {
             _ if !is_known => Err(wrong_token()),
             Rest::Log { partition, through: 0, .. } => self.rest_of(partition).await,
@@ -130,7 +131,7 @@ impl Api {
             return Ok((Vec::new(), None));
         };
         let mut runs = history.runs_of(shard, tenant, after, RUNS_MAX).await?;
-        let next = shard.0.checked_add(1).map(Shard).filter(|next| self.runs.journals.knows(*next));
+        let next = self.runs.journals.next_shard(shard).await?;
         let rest = match runs.last() {
             Some(last) if runs.len() >= RUNS_MAX => Some(Rest::History { shard, after: Some(*last) }),
             _ => next.map(|next| Rest::History { shard: next, after: None }),
@@ -169,7 +170,10 @@ impl Api {
         if after < through {
             return Ok((runs, Some(Rest::Log { partition, after, through })));
         }
-        let next = self.runs.journals.partitions().nth(partition.as_usize() + 1);
+        let next = match partition.shards().last() {
+            Some(last) => self.runs.journals.next_shard(last).await?.map(Shard::partition),
+            None => None,
+        };
         let rest = match next {
             // Where it ends is asked when it is searched: it may not answer now.
             Some(next) => Some(Rest::Log { partition: next, after: 0, through: 0 }),

@@ -6,11 +6,12 @@ use std::ops::Bound;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use owner::SHARDS_MAX;
-use run::{CallIndex, Partition, RunId, Shard, Timestamp};
+use run::{CallIndex, RunId, Shard, Timestamp};
 
 use super::expired::Expired;
 use super::filter::{Ask, CallFilter, Coverage, Created, Key, Page, Place, RunFilter};
 use super::{Counts, Summary, Watermark, Watermarks, is_complete};
+use crate::nats::journal::Found;
 
 /// Ended runs that are kept; then the oldest are forgotten. Some 40 MB with a call each.
 const ENDED_RUNS_MAX: usize = 100_000;
@@ -34,8 +35,7 @@ struct Runs {
     ended_calls: usize,
     counts: Counts,
     marks: Watermarks,
-    /// How many shards there are.
-    shards: usize,
+    found: Found,
     cut_before: Option<Timestamp>,
     /// Whether the history has runs that are pruned here.
     beside_history: bool,
@@ -45,7 +45,7 @@ impl Default for Runs {
     fn default() -> Self {
         let (all, counts, cut_before) = Default::default();
         let (open, ended, ended_calls) = Default::default();
-        let shards = usize::from(Partition::SHARDS);
+        let found = Found::default();
         Self {
             all,
             open,
@@ -53,7 +53,7 @@ impl Default for Runs {
             ended_calls,
             counts,
             marks: [None; SHARDS_MAX],
-            shards,
+            found,
             cut_before,
             beside_history: false,
         }
@@ -109,8 +109,8 @@ impl Memory {
         }
     }
 
-    pub(super) fn note_shards(&self, shards: usize) {
-        self.runs().shards = shards;
+    pub(super) fn note_found(&self, found: Found) {
+        self.runs().found = found;
     }
 
     /// Another coordinator owns the shard now, so changes of its runs no longer arrive here.
@@ -125,7 +125,7 @@ impl Memory {
 
     pub(super) fn wipe(&self) {
         let mut runs = self.runs();
-        *runs = Runs { beside_history: runs.beside_history, shards: runs.shards, ..Runs::default() };
+        *runs = Runs { beside_history: runs.beside_history, found: runs.found, ..Runs::default() };
     }
 
     pub(super) fn erase(&self, erased: &[(RunId, u64)]) {
@@ -250,7 +250,7 @@ impl Runs {
     }
 
     fn coverage(&self) -> Coverage {
-        let complete = is_complete(&self.marks, self.shards);
+        let complete = is_complete(&self.marks, self.found);
         Coverage { complete, cut_before: self.cut_before }
     }
 

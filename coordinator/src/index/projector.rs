@@ -226,7 +226,7 @@ impl ProjectorTask {
 
     fn look_at_ownership(&mut self) {
         let owned = *self.owned.borrow();
-        self.index.note_shards(owned.of_all());
+        self.index.note_found(self.log.journals.found());
         for (shard, progress) in every().zip(&mut self.progress) {
             let index = usize::from(shard.0);
             match (owned.holds(shard), *progress) {

@@ -23,19 +23,19 @@ mod wire;
 
 use std::collections::BTreeSet;
 use std::path::Path;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use ::redis::{Pipeline, pipe};
 use proto::v1::RunStatus;
-use run::{Partition, RunId, Shard, Timestamp};
+use run::{RunId, Shard, Timestamp};
 
 use self::link::Link;
 use crate::index::expired::Expired;
 use crate::index::filter::{Coverage, Key};
 use crate::index::summary::Summary;
 use crate::index::{Listed, Unavailable, Watermark, Watermarks, is_complete};
+use crate::nats::journal::Found;
 use crate::nats::setup::RETENTION;
 use crate::shards::every;
 use owner::SHARDS_MAX;
@@ -71,8 +71,7 @@ const ERASE_RUNS: usize = 256;
 pub(crate) struct RedisStore {
     writes: Arc<Link>,
     reads: Arc<Link>,
-    /// How many shards there are.
-    shards: Arc<AtomicUsize>,
+    found: Arc<Mutex<Found>>,
     /// With a history.
     listed: Option<Listed>,
 }
@@ -84,8 +83,8 @@ fn run_key(place: Key) -> String {
 
 impl RedisStore {
     pub(crate) fn new(url: &str, ca: Option<&Path>) -> Result<Self, UrlError> {
-        let shards = Arc::new(AtomicUsize::new(usize::from(Partition::SHARDS)));
-        Ok(Self { writes: Arc::new(Link::new(url, ca)?), reads: Arc::new(Link::new(url, ca)?), shards, listed: None })
+        let (writes, reads) = (Arc::new(Link::new(url, ca)?), Arc::new(Link::new(url, ca)?));
+        Ok(Self { writes, reads, found: Arc::default(), listed: None })
     }
 
     pub(crate) fn listing(self, listed: Listed) -> Self {
@@ -102,8 +101,8 @@ impl RedisStore {
         self.one(pipe().cmd("EVAL").arg(LATEST).arg(1).arg(FROM).arg(before.0).ignore()).await
     }
 
-    pub(crate) fn note_shards(&self, shards: usize) {
-        self.shards.store(shards, Ordering::Relaxed);
+    pub(crate) fn note_found(&self, found: Found) {
+        *self.found.lock().unwrap_or_else(PoisonError::into_inner) = found;
     }
 
     pub(crate) async fn write(&self, summaries: &[Arc<Summary>]) -> Result<(), Unavailable> {
@@ -272,7 +271,8 @@ impl RedisStore {
     }
 
     pub(crate) async fn coverage(&self) -> Result<Coverage, Unavailable> {
-        let complete = is_complete(&marks(&self.reads).await?, self.shards.load(Ordering::Relaxed));
+        let marks = marks(&self.reads).await?;
+        let complete = is_complete(&marks, *self.found.lock().unwrap_or_else(PoisonError::into_inner));
         let Some(listed) = self.listed else { return Ok(Coverage { complete, cut_before: None }) };
         let live = self.reads.live().await?;
         let (from,): (Option<u64>,) = self.reads.ask(live, pipe().cmd("GET").arg(FROM)).await?;

@@ -18,8 +18,8 @@ pub(crate) use self::carried::{CarryError, Fence, Order};
 pub(crate) use self::pages::RunPages;
 use self::pages::all_of;
 use self::pages::{Batch, Stored};
-pub(crate) use self::partitions::Journals;
 use self::partitions::Sizes;
+pub(crate) use self::partitions::{Found, Journals};
 pub(crate) use self::past::Past;
 pub(crate) use self::room::{Bound, ROOM_PERCENT};
 pub(crate) use self::shard::{OfShard, Wanted, Whole};
@@ -52,6 +52,7 @@ use self::many::MANY_MAX;
 use self::room::{Amount, Room};
 use super::repeated::{Pace, READ_PATIENCE, Turns, last_message, patiently};
 use super::setup::LOG_BYTES_PER_MESSAGE;
+use super::shared::Shared;
 use super::{Broker, EVERYTHING};
 use owner::Known;
 
@@ -114,7 +115,7 @@ pub(crate) struct Parts {
     sizes: Mutex<Option<Sizes>>,
     /// Until when the feed counts as late, in milliseconds since 1970.
     behind_until: AtomicU64,
-    last_mark: tokio::sync::Mutex<absent::LastMark>,
+    last_mark: Shared<u64>,
 }
 
 impl Deref for Journal {
@@ -238,7 +239,7 @@ impl Journal {
             created_at: AtomicU64::new(0),
             sizes: Mutex::default(),
             behind_until,
-            last_mark: tokio::sync::Mutex::default(),
+            last_mark: Shared::default(),
         };
         Self { parts: Arc::new(parts), takes_turns: false, history: None }
     }

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use owner::retention::Tail;
+use run::Partition;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, MissedTickBehavior};
@@ -15,7 +16,6 @@ use super::journal::Journals;
 use super::leaders::Leaders;
 use super::pauses::Pauses;
 use super::retention::Retention;
-use super::setup;
 use super::signals::Signals;
 use super::snapshots::Snapshots;
 use crate::fleet::registry::Registry;
@@ -45,11 +45,12 @@ impl Partitions {
         let leaders =
             Leaders { broker: self.broker.clone(), journals: self.journals.clone(), owned: self.owned.clone() };
         tasks.spawn(leaders.keep(stop.clone()));
-        let mut reconciled: Option<Instant> = None;
+        let (mut reconciled, mut reconciling): (Option<Instant>, _) = (None, JoinSet::new());
         let mut look = tokio::time::interval(LOOK);
         look.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
-            for partition in self.journals.partitions().skip(started) {
+            let count = self.journals.count();
+            for partition in Partition::first(count).skip(started) {
                 let journal = self.journals.of_partition(partition);
                 let retention = Retention {
                     journal: journal.clone(),
@@ -61,7 +62,7 @@ impl Partitions {
                 tasks.spawn(retention.keep(stop.clone()));
                 tasks.spawn(journal.watch_room(self.journals.clone(), self.led.clone(), stop.clone()));
             }
-            started = self.journals.count();
+            started = count;
             tokio::select! {
                 _ = look.tick() => {}
                 Some(ended) = tasks.join_next() => {
@@ -70,27 +71,33 @@ impl Partitions {
                 }
                 () = stop.cancelled() => break,
             }
-            match setup::partitions(&self.broker.context).await {
-                Ok(count) if count > started => {
-                    tracing::info!(partitions = count, "the log has more partitions");
-                    self.journals.grow(count);
+            match self.journals.look().await {
+                Ok(count) => {
+                    is_told = false;
+                    if count > started {
+                        tracing::info!(partitions = count, "the log has more partitions");
+                    }
                 }
-                Ok(_) => {}
                 Err(error) if !is_told => {
                     is_told = true;
                     tracing::warn!(
                         %error,
-                        "the broker does not say how many partitions the log has: new ones are not seen. If its \
-                         accounts.conf is of an older release, write it again with `toolyard nats-config`"
+                        "the broker does not say how many partitions the log has: new ones are not seen, and lists are \
+                         not called complete. If its accounts.conf is of an older release, write it again with \
+                         `toolyard nats-config`"
                     );
                 }
                 Err(error) => tracing::debug!(%error, "the broker does not say how many partitions the log has"),
             }
             let is_due = reconciled.is_none_or(|at| at.elapsed() >= RECONCILE) || self.journals.count() > started;
-            if is_due {
+            while let Some(ended) = reconciling.try_join_next() {
+                finished(ended);
+            }
+            if is_due && reconciling.is_empty() {
                 reconciled = Some(Instant::now());
-                let pools = self.registry.borrow().pools();
-                self.pauses.reconcile(pools).await;
+                let (pauses, pools) = (self.pauses.clone(), self.registry.borrow().pools());
+                // A broker that does not answer must not delay the next look.
+                reconciling.spawn(async move { pauses.reconcile(pools).await });
             }
             self.tell_workers().await;
         }

@@ -36,7 +36,7 @@ impl Runs {
         tenant: Option<&TenantId>,
         reason: Option<&str>,
     ) -> Result<EraseOutcome, RequestError> {
-        if !self.journals.knows(id.shard()) {
+        if !self.journals.finds(id.shard()).await? {
             return Ok(EraseOutcome::NoRun);
         }
         let journal = self.journals.of(id);

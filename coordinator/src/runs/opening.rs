@@ -355,7 +355,7 @@ impl Runs {
         let Held { taken: Some(taken), revision } = held else { return Ok(Found::Free(held.revision)) };
         let looked_at = ::nats::now();
         let age = looked_at.since(taken.run.created_at());
-        let journal = self.known_partition_of(taken.run)?;
+        let journal = self.journal_of(taken.run).await?;
         let found = match journal.opened(taken.run).await? {
             Opened::Yes => Found::Opened(taken.run),
             // Its opening stays on its subject, so the log accepts no other one.
@@ -380,7 +380,7 @@ impl Runs {
     async fn prepare(&self, key: Option<RequestKey>, mut new: NewRun) -> Result<Placed<'_>, RequestError> {
         self.may_approve(&new.approved)?;
         if let Some(parent) = &new.parent
-            && !self.journals.knows(parent.run.shard())
+            && !self.journals.finds(parent.run.shard()).await?
         {
             let reason = format!("parent: run {} is in no shard that there is", parent.run);
             return Err(RequestError::Malformed { field: "parent".to_owned(), reason });

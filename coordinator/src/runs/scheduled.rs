@@ -39,7 +39,7 @@ impl Runs {
     /// The run that was opened under a key.
     pub(crate) async fn fired(&self, key: &RequestKey) -> Result<Option<RunId>, RequestError> {
         let Some(taken) = self.requests.newest(key).await?.taken else { return Ok(None) };
-        let journal = self.known_partition_of(taken.run)?;
+        let journal = self.journal_of(taken.run).await?;
         let was_opened = match journal.opened(taken.run).await? {
             Opened::Yes => true,
             Opened::TooLate => false,

@@ -1,7 +1,10 @@
 //! The index in memory: its lists, what it removes, and its counts.
 
+use std::time::Duration;
+
 use proto::v1::{CallErrorKind, CallState, RunStatus};
 use run::Partition;
+use tokio::time::Instant;
 
 use super::super::summary::CallSummary;
 use super::*;
@@ -148,9 +151,21 @@ fn a_mark_moves_only_from_where_it_is_believed_to_stand() {
     assert!(memory.advance(shard, Some(mark), Watermark::settled(9)));
     memory.wipe();
     assert!(!memory.advance(shard, Some(Watermark::settled(9)), Watermark::settled(10)), "it was emptied meanwhile");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_list_is_complete_with_every_shard_that_there_may_be() {
+    let memory = Memory::default();
     for shard in Partition::FIRST.shards() {
         assert!(!memory.coverage().complete);
         assert!(memory.advance(shard, None, Watermark::settled(1)));
     }
+    assert!(!memory.coverage().complete, "nobody said how many there are");
+    let lasts = Duration::from_secs(10);
+    memory.note_found(Found::all(16, Instant::now() + lasts));
     assert!(memory.coverage().complete);
+    tokio::time::advance(lasts).await;
+    assert!(!memory.coverage().complete, "there may be more by now");
+    memory.note_found(Found::all(17, Instant::now() + lasts));
+    assert!(!memory.coverage().complete);
 }

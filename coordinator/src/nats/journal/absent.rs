@@ -5,27 +5,11 @@
 //! majority of the servers. A server that has the barrier has everything that was stored before it.
 
 use run::RunId;
-use tokio::time::{Duration, Instant};
+use tokio::time::Instant;
 
 use super::pages::Counts;
 use super::{Journal, LAG_PAUSE, Pace, READ_PATIENCE, ReadError};
 use crate::nats::setup::RETENTION;
-
-/// The shortest time between two barriers. Barriers stay in the log as long as entries, and clients may request any
-/// number of unknown runs.
-const APART: Duration = Duration::from_millis(250);
-
-/// The last barrier.
-#[derive(Debug, Default)]
-pub(super) struct LastMark {
-    /// When its request was sent. It is set even if the requester disconnected before the answer.
-    sent_at: Option<Instant>,
-    /// The result.
-    answer: Option<Result<u64, ReadError>>,
-}
-
-/// How long storing a barrier may take. All requests that wait for it share a failure, too.
-const MARK_PATIENCE: Duration = Duration::from_secs(5);
 
 impl Journal {
     /// Proves whether the log has no entry of a run. Used after a server answered that it has none.
@@ -55,24 +39,14 @@ impl Journal {
         }
     }
 
-    /// A barrier after everything that is in the log now. Concurrent requests share one, or its failure.
+    /// A barrier after everything that is in the log now. Barriers stay in the log as long as entries, so concurrent
+    /// requests share one, or its failure.
     pub(super) async fn mark_behind(&self, id: RunId) -> Result<u64, ReadError> {
-        let now = Instant::now();
-        let mut last = self.last_mark.lock().await;
-        if let Some(sent_at) = last.sent_at {
-            if sent_at >= now
-                && let Some(answer) = &last.answer
-            {
-                return answer.clone();
-            }
-            tokio::time::sleep_until(sent_at + APART).await;
-        }
-        // Set before it is sent, because the requester may disconnect and the barrier is stored all the same.
-        *last = LastMark { sent_at: Some(Instant::now()), answer: None };
-        let stored = tokio::time::timeout(MARK_PATIENCE, self.mark(id.shard(), Pace::Later)).await;
-        let stored = stored.unwrap_or_else(|_| Err(ReadError("storing a barrier in the log failed".to_owned())));
-        last.answer = Some(stored.clone());
-        stored
+        let mark = || {
+            let journal = self.clone();
+            async move { journal.mark(id.shard(), Pace::Later).await }
+        };
+        self.last_mark.ask("storing a barrier in the log failed", mark).await
     }
 }
 

@@ -2,23 +2,53 @@
 //! and has a [`Journal`]. Partitions are added while coordinators run, and are never removed.
 
 use std::sync::atomic::Ordering::Relaxed;
-use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard};
+use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard};
 use std::time::Duration;
 
 use async_nats::jetstream::stream::Info;
 use history::History;
+use owner::SHARDS_MAX;
 use run::{Partition, RunId, Shard, Timestamp};
 use tokio::sync::watch;
+use tokio::time::Instant;
 
-use super::{Bound, Journal, LogNow, current_replicas, limits};
+use super::{Bound, Journal, LogNow, ReadError, current_replicas, limits};
 use crate::metrics::COUNTS;
-use crate::nats::Broker;
+use crate::nats::shared::Shared;
+use crate::nats::{Broker, setup};
 use crate::shards::ShardSet;
 
 /// How old a partition is when it gets its first runs: by then all coordinators know it.
 const KNOWN_AFTER: Duration = Duration::from_secs(15);
+/// For how long an answer of the broker shows that there are no runs in other partitions: shorter than
+/// [`KNOWN_AFTER`], because a partition is created some time before the broker names it.
+const ALL_FOR: Duration = Duration::from_secs(10);
 /// A partition gets no new runs if it has had no leader for this long.
 const LEADERLESS_MAX: Duration = Duration::from_secs(3);
+
+/// Why a run may be in a partition that this coordinator does not know.
+const UNSAID: &str = "the broker does not say how many partitions the log has";
+
+/// The shards of the partitions that a coordinator has found.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Found {
+    shards: usize,
+    /// Until when there are no runs in others; `None` if that is not known.
+    all_until: Option<Instant>,
+}
+
+impl Found {
+    #[cfg(test)]
+    pub(crate) fn all(shards: usize, until: Instant) -> Self {
+        Self { shards, all_until: Some(until) }
+    }
+
+    /// The number of shards that may have runs now.
+    pub(crate) fn at_most(self) -> usize {
+        let is_all = self.all_until.is_some_and(|until| Instant::now() < until);
+        if is_all { self.shards } else { SHARDS_MAX }
+    }
+}
 
 /// The journals of all partitions. Cheap to clone.
 #[derive(Debug, Clone)]
@@ -29,12 +59,21 @@ struct All {
     broker: Broker,
     history: Option<History>,
     journals: RwLock<Vec<Journal>>,
+    last_look: Shared<usize>,
+    /// When the broker was last asked how many partitions there are, and said it.
+    counted_at: Mutex<Option<Instant>>,
 }
 
 impl Journals {
     /// The journals of the partitions that were found when this coordinator connected.
     pub(crate) fn new(broker: &Broker, history: Option<History>) -> Self {
-        let all = Self(Arc::new(All { broker: broker.clone(), history, journals: RwLock::default() }));
+        let all = Self(Arc::new(All {
+            broker: broker.clone(),
+            history,
+            journals: RwLock::default(),
+            last_look: Shared::default(),
+            counted_at: Mutex::default(),
+        }));
         all.grow(broker.partitions());
         all
     }
@@ -69,9 +108,70 @@ impl Journals {
         self.partitions().flat_map(Partition::shards).collect()
     }
 
-    /// Whether there is such a shard: the id of a run that a client made up may name any.
+    /// Asks the broker how many partitions there are now. Concurrent requests share one answer, or its failure.
+    ///
+    /// # Errors
+    /// If the broker does not say it.
+    pub(crate) async fn look(&self) -> Result<usize, ReadError> {
+        let count = || {
+            let journals = self.clone();
+            async move { journals.look_once().await }
+        };
+        self.0.last_look.ask(UNSAID, count).await
+    }
+
+    async fn look_once(&self) -> Result<usize, ReadError> {
+        let asked_at = Instant::now();
+        let count = setup::partitions(&self.0.broker.patient).await;
+        let count = count.map_err(|ReadError(why)| ReadError(format!("{UNSAID}: {why}")))?;
+        // Partitions are never removed. A server that names fewer knows less.
+        if count < self.count() {
+            return Err(ReadError(format!("the broker names {count} streams of the log's {}", self.count())));
+        }
+        self.grow(count);
+        *self.0.counted_at.lock().unwrap_or_else(PoisonError::into_inner) = Some(asked_at);
+        Ok(count)
+    }
+
+    /// The shards that have been found, and until when no run can be in another one.
+    pub(crate) fn found(&self) -> Found {
+        let counted_at = *self.0.counted_at.lock().unwrap_or_else(PoisonError::into_inner);
+        Found { shards: self.shards().len(), all_until: counted_at.map(|at| at + ALL_FOR) }
+    }
+
+    /// Whether this coordinator has found the shard's partition. It may not have found all that there are:
+    /// [`Self::finds`].
     pub(crate) fn knows(&self, shard: Shard) -> bool {
         shard.partition().as_usize() < self.count()
+    }
+
+    /// Whether there is such a shard: the id of a run that a client made up may name any.
+    ///
+    /// # Errors
+    /// As [`Self::has`].
+    pub(crate) async fn finds(&self, shard: Shard) -> Result<bool, ReadError> {
+        self.has(shard.partition()).await
+    }
+
+    /// Whether there is such a partition. Another coordinator may know more of them, also because the broker did not
+    /// say how many there are when this one was started.
+    ///
+    /// # Errors
+    /// If the broker does not say it.
+    pub(crate) async fn has(&self, partition: Partition) -> Result<bool, ReadError> {
+        if partition.as_usize() >= self.count() {
+            self.look().await?;
+        }
+        Ok(partition.as_usize() < self.count())
+    }
+
+    /// The shard after this one, also if it is in a partition that this coordinator has not found yet.
+    ///
+    /// # Errors
+    /// As [`Self::has`].
+    pub(crate) async fn next_shard(&self, shard: Shard) -> Result<Option<Shard>, ReadError> {
+        let Some(next) = shard.0.checked_add(1).map(Shard) else { return Ok(None) };
+        Ok(self.finds(next).await?.then_some(next))
     }
 
     pub(crate) fn of(&self, run: RunId) -> Journal {
@@ -110,6 +210,13 @@ impl Journals {
         let now = ::nats::now();
         let takes = |journal: &&Journal| journal.takes_runs(now) && journal.crowded().is_none();
         self.each().iter().filter(takes).flat_map(|journal| journal.partition.shards()).collect()
+    }
+
+    /// The shards of partitions that every coordinator knows.
+    pub(crate) fn known_to_all(&self) -> ShardSet {
+        let now = ::nats::now();
+        let known = |journal: &&Journal| journal.is_known_to_all(now);
+        self.each().iter().filter(known).flat_map(|journal| journal.partition.shards()).collect()
     }
 
     /// Exports the sizes of all partitions as metrics: the sums, and the worst of what has no sum.
@@ -175,10 +282,14 @@ impl Journal {
         *self.sizes.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Whether every coordinator knows the partition.
+    fn is_known_to_all(&self, now: Timestamp) -> bool {
+        let created = Timestamp(self.created_at.load(Relaxed));
+        self.partition == Partition::FIRST || created.0 > 0 && now.since(created) >= KNOWN_AFTER
+    }
+
     /// Whether every coordinator knows the partition, and its log has a leader.
     fn takes_runs(&self, now: Timestamp) -> bool {
-        let (created, led) = (Timestamp(self.created_at.load(Relaxed)), Timestamp(self.led_at.load(Relaxed)));
-        let is_known = self.partition == Partition::FIRST || created.0 > 0 && now.since(created) >= KNOWN_AFTER;
-        is_known && now.since(led) < LEADERLESS_MAX
+        self.is_known_to_all(now) && now.since(Timestamp(self.led_at.load(Relaxed))) < LEADERLESS_MAX
     }
 }

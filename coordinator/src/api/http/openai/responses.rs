@@ -273,6 +273,9 @@ async fn find(api: &Api, id: ResponseId, shown: Shown) -> Result<Found, Wrong> {
     if api.runs.requests.find(&key).await.map_err(RequestError::from)?.taken.is_some() {
         return Err(unknown());
     }
+    if !api.runs.journals.finds(id.run.shard()).await.map_err(RequestError::from)? {
+        return Err(unknown());
+    }
     let through = api.runs.journals.of(id.run).last_of_run(id.run).await.map_err(RequestError::from)?;
     let reader = watch(api, id.of()).await;
     let reader = reader.map_err(|wrong| {

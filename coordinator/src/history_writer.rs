@@ -4,45 +4,56 @@
 //! So the next owner goes on from there. Runs that are written twice have the same content. A run is written when it is
 //! not open any more, and again after an entry that came later.
 
+mod shards;
+
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use ::history::{EndedRun, History, HistoryError, PART_BYTES};
-use futures::StreamExt as _;
 use futures::future::{join, join_all};
-use futures::stream::FuturesUnordered;
-use owner::Known;
+use futures::stream::{FuturesUnordered, iter};
+use futures::{FutureExt as _, StreamExt as _};
 use owner::stuck::Stuck;
+use owner::{Known, SHARDS_MAX};
 use proto::convert::history::{HistoryMessage, HistoryPosition};
 use run::{Content, ObjectId, Outcome, Run, RunId, Shard, Timestamp};
-use tokio::sync::{Semaphore, watch};
+use tokio::sync::{Semaphore, mpsc, watch};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
+use self::shards::Shards;
 use crate::metrics::COUNTS;
-use crate::nats::journal::{Journals, OfShard, PAGE_BYTES, ReadError, RunPages, Wanted, Whole};
+use crate::nats::journal::{Journals, OfRun, OfShard, PAGE_BYTES, ReadError, RunPages, Unfinished, Wanted, Whole};
 use crate::objects::{BrokenObject, Results};
 use crate::owner::{OpenAmong, OwnerHandle, Stopped};
 use crate::shards::{Owned, every};
 
-/// The pause between two rounds. Each round writes one file for each shard in which runs ended.
+/// How often shards are written whose histories have everything. Each time it is one file for each shard in which runs
+/// ended.
 const ROUND: Duration = Duration::from_secs(5);
-/// Parts of a shard that are written in a round, so that none keeps the others waiting.
-const PARTS_MAX: usize = 32;
+/// How often the owner is asked whether it has taken a shard over.
+const TAKEN_OVER: Duration = Duration::from_millis(250);
 
 /// Bytes of messages of ended runs that are written together.
 const BATCH_BYTES: usize = 8 * 1024 * 1024;
-/// Partitions that are written at once. Each may have some 16 MiB of its log in memory.
-const PARTITIONS_AT_ONCE: usize = 4;
-/// Shards that are written at once. Each may have some 12 MiB in memory: a batch, and a run.
+/// Shards that are read together are written at once with so many others. Each of these groups may have some 16 MiB of
+/// its log in memory.
+const GROUPS_AT_ONCE: usize = 4;
+/// The same of shards that are read by themselves, with 4 MiB each.
+const ALONE_AT_ONCE: usize = 8;
+/// Shards that are written at once. Each may have a batch in memory.
 const SHARDS_AT_ONCE: usize = 16;
-/// A shard whose history is not open after this time is written later than the other ones of its partition.
+/// Runs that are read at once because they began before what was read of their shard: all together, and of one shard.
+/// After a takeover these are all that were open.
+const RUNS_AT_ONCE: usize = 16;
+const RUNS_OF_SHARD: usize = 8;
+/// A shard whose history is not open after this time is not read together with the others of its partition.
 const OPEN_SOON: Duration = Duration::from_secs(2);
 /// So many shards of a partition, or more, are read together, with everything between them: it costs the broker less
 /// than reading each by itself, although it sends what is passed over.
 const TOGETHER_MIN: usize = 4;
-/// Shards whose histories go equally far but for so many entries are read together: about as many as one read has. One
+/// Shards whose histories go equally far but for so many entries are read together: twice as many as one read has. One
 /// that is further behind would keep the others waiting.
 const TOGETHER_WITHIN: u64 = 16_384;
 /// Messages of one run that are in memory together. A larger run is read a second time, part by part.
@@ -54,13 +65,33 @@ const EXPIRE: Duration = Duration::from_secs(3600);
 const FIRST: Shard = Shard(0);
 
 pub(crate) struct HistoryWriter {
-    pub(crate) history: History,
-    pub(crate) journals: Journals,
+    history: History,
+    journals: Journals,
     /// The objects of runs, which are copied.
-    pub(crate) results: Results,
-    pub(crate) owner: OwnerHandle,
-    pub(crate) owned: watch::Receiver<Owned>,
-    pub(crate) stuck: Mutex<Stuck>,
+    results: Results,
+    owner: OwnerHandle,
+    owned: watch::Receiver<Owned>,
+    stuck: Mutex<Stuck>,
+    /// The runs of each shard that go on after what was written last, and the log to which they belong.
+    unfinished: Mutex<HashMap<Shard, (u64, Unfinished)>>,
+    room: Room,
+}
+
+/// What may be in memory at once.
+#[derive(Debug)]
+struct Room {
+    groups: Semaphore,
+    alone: Semaphore,
+    shards: Semaphore,
+    runs: Semaphore,
+}
+
+impl Default for Room {
+    fn default() -> Self {
+        let [groups, alone, shards, runs] =
+            [GROUPS_AT_ONCE, ALONE_AT_ONCE, SHARDS_AT_ONCE, RUNS_AT_ONCE].map(Semaphore::new);
+        Self { groups, alone, shards, runs }
+    }
 }
 
 /// A shard whose history is being written.
@@ -112,65 +143,67 @@ enum WriteError {
 }
 
 impl HistoryWriter {
+    pub(crate) fn new(
+        (history, journals, results): (History, Journals, Results),
+        owner: OwnerHandle,
+        owned: watch::Receiver<Owned>,
+    ) -> Self {
+        let (stuck, unfinished) = (Mutex::default(), Mutex::default());
+        Self { history, journals, results, owner, owned, stuck, unfinished, room: Room::default() }
+    }
+
     pub(crate) async fn keep(self, stop: CancellationToken) {
         let mut round = tokio::time::interval(ROUND);
         round.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
-        // Since when each shard of ours was not written completely.
-        let mut behind: HashMap<Shard, Instant> = HashMap::new();
-        let mut expired_at: Option<Instant> = None;
+        let (mut shards, mut expired_at): (_, Option<Instant>) = (Shards::default(), None);
+        // Each shard that is being written is reported once.
+        let (done, mut written) = mpsc::channel(SHARDS_MAX);
+        let (mut writes, mut owned) = (FuturesUnordered::new(), self.owned.clone());
         loop {
-            tokio::select! {
-                _ = round.tick() => {}
+            // Cut off, a write is harmless: the next owner goes on from what was written.
+            let is_round = tokio::select! {
                 () = stop.cancelled() => break,
-            }
-            if self.owned.borrow().holds(FIRST) && expired_at.is_none_or(|at| at.elapsed() >= EXPIRE) {
+                _ = round.tick() => true,
+                Ok(()) = owned.changed() => false,
+                Some(()) = writes.next() => continue,
+                Some(one) = written.recv() => {
+                    shards.handle_written(one);
+                    false
+                }
+            };
+            if is_round && self.owned.borrow().holds(FIRST) && expired_at.is_none_or(|at| at.elapsed() >= EXPIRE) {
                 expired_at = Some(Instant::now());
                 if let Err(error) = self.history.remove_expired_objects(::nats::now()).await {
                     tracing::warn!(%error, "removing expired objects from the history failed, trying again later");
                 }
             }
-            let ours: Vec<Shard> = every().filter(|shard| self.owned.borrow().holds(*shard)).collect();
-            for shard in every().filter(|shard| !ours.contains(shard)) {
-                self.history.end(shard).await;
-                behind.remove(&shard);
-                self.stuck().handle_lost(shard);
+            if is_round {
+                self.tell(&mut shards);
             }
-            // Cut off, it is harmless: the next owner goes on from what was written.
-            tokio::select! {
-                () = self.write_all(&ours, &mut behind) => {}
-                () = stop.cancelled() => break,
+            let ours = *owned.borrow_and_update();
+            let (due, lost) = shards.look(|shard| ours.holds(shard), is_round);
+            join_all(lost.into_iter().map(|shard| self.end(shard))).await;
+            for shards in due.chunk_by(|one, next| one.partition() == next.partition()) {
+                writes.push(self.write(shards.to_vec(), &done));
             }
         }
+        drop(writes);
         join_all(every().map(|shard| self.history.end(shard))).await;
     }
 
-    async fn write_all(&self, shards: &[Shard], behind: &mut HashMap<Shard, Instant>) {
-        let began = Instant::now();
-        let (turns, room) = (Semaphore::new(PARTITIONS_AT_ONCE), Semaphore::new(SHARDS_AT_ONCE));
-        let write = |shards| {
-            let (turns, room) = (&turns, &room);
-            async move {
-                let _turn = turns.acquire().await;
-                self.write(shards, room).await
-            }
-        };
-        let mut writes: FuturesUnordered<_> =
-            shards.chunk_by(|one, next| one.partition() == next.partition()).map(write).collect();
-        let mut failed = Vec::new();
-        while let Some(written) = writes.next().await {
-            for (shard, written) in written {
-                if matches!(written, Ok(true)) {
-                    behind.remove(&shard);
-                } else {
-                    behind.entry(shard).or_insert(began);
-                }
-                failed.extend(written.err().map(|error| (shard, error)));
-            }
-        }
-        let oldest = behind.values().min().map_or(Duration::ZERO, Instant::elapsed);
-        let stuck = behind.values().filter(|since| since.elapsed() >= STUCK_AFTER).count();
-        COUNTS.history_behind.set(oldest.as_secs_f64());
+    /// Forgets a shard that is not ours any more.
+    async fn end(&self, shard: Shard) {
+        self.unfinished().remove(&shard);
+        self.stuck().handle_lost(shard);
+        self.history.end(shard).await;
+    }
+
+    /// Tells what is late, and what failed since the last round.
+    fn tell(&self, shards: &mut Shards) {
+        let stuck = shards.late().filter(|late| *late >= STUCK_AFTER).count();
+        COUNTS.history_behind.set(shards.late().max().unwrap_or_default().as_secs_f64());
         COUNTS.history_stuck.set(f64::from(u32::try_from(stuck).unwrap_or(u32::MAX)));
+        let failed = std::mem::take(&mut shards.failed);
         if let Some((_, error)) = failed.last() {
             let shards: Vec<String> = failed.iter().map(|(shard, _)| shard.to_string()).collect();
             COUNTS.history_failed.add(shards.len() as u64);
@@ -186,58 +219,64 @@ impl HistoryWriter {
         self.stuck.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    fn unfinished(&self) -> MutexGuard<'_, HashMap<Shard, (u64, Unfinished)>> {
+        self.unfinished.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// Whether to go on without something of the shard that cannot be read.
     fn gives_up(&self, shard: Shard) -> bool {
         self.stuck().handle_failed(shard, ::nats::now())
     }
 
-    /// Writes what has ended in shards of a partition. Returns whether that is everything, for each.
-    async fn write(&self, shards: &[Shard], room: &Semaphore) -> Vec<Written> {
+    /// Writes what has ended in shards of a partition, and reports each when it is done.
+    async fn write(&self, shards: Vec<Shard>, done: &mpsc::Sender<Written>) {
         let begin = |shard: Shard| async move { (shard, self.begin(shard).await) };
-        let mut opening: FuturesUnordered<_> = shards.iter().copied().map(begin).collect();
+        let count = shards.len().max(1);
+        let mut opening: FuturesUnordered<_> = shards.into_iter().map(begin).collect();
         let mut open = Vec::new();
         let soon = async {
             while let Some(begun) = opening.next().await {
                 open.push(begun);
             }
         };
-        // What is opened late is written late, and nothing else is.
+        // What is opened late keeps nothing else waiting.
         drop(tokio::time::timeout(OPEN_SOON, soon).await);
-        let late = async { self.write_open(opening.collect().await, room).await };
-        let (mut written, late) = join(self.write_open(open, room), late).await;
-        written.extend(late);
-        written
-    }
-
-    /// Writes shards whose histories are open, part by part.
-    async fn write_open(&self, begun: Vec<Begun>, room: &Semaphore) -> Vec<Written> {
-        let (mut open, mut written) = (Vec::new(), Vec::new());
-        let mut begun = begun;
-        for _ in 0..PARTS_MAX {
-            for (shard, begun) in begun {
-                match begun {
-                    Ok(Some(writing)) if writing.is_complete() => written.push((shard, Ok(true))),
-                    Ok(Some(writing)) => open.push(writing),
-                    // It is being taken over.
-                    Ok(None) => written.push((shard, Ok(false))),
-                    Err(error) => written.push((shard, Err(error))),
+        let late = async {
+            let (mut late, mut writes) = (opening.ready_chunks(count), FuturesUnordered::new());
+            loop {
+                tokio::select! {
+                    Some(begun) = late.next() => writes.push(self.write_open(begun, done)),
+                    Some(()) = writes.next() => {}
+                    else => break,
                 }
             }
-            let groups = in_groups(std::mem::take(&mut open)).into_iter().map(|group| self.write_parts(group, room));
-            begun = join_all(groups).await.into_iter().flatten().collect();
-            if begun.is_empty() {
-                break;
-            }
-        }
-        let is_complete = |writing: Option<Writing>| writing.is_some_and(|writing| writing.is_complete());
-        written.extend(begun.into_iter().map(|(shard, begun)| (shard, begun.map(is_complete))));
-        written
+        };
+        join(self.write_open(open, done), late).await;
     }
 
-    /// Opens the history of a shard for writing, and finds out how far it goes. `None` while the shard is taken over.
+    /// Writes shards whose histories are open. None keeps those waiting that are not read together with it.
+    async fn write_open(&self, begun: Vec<Begun>, done: &mpsc::Sender<Written>) {
+        let groups = in_groups(incomplete(begun, done));
+        join_all(groups.into_iter().map(|group| self.write_group(group, done))).await;
+    }
+
+    /// Writes shards that are read together, part by part, until they have what was stored when this began.
+    async fn write_group(&self, mut group: Vec<Writing>, done: &mpsc::Sender<Written>) {
+        while !group.is_empty() {
+            group = incomplete(self.write_parts(group).await, done);
+        }
+    }
+
+    /// Opens the history of a shard for writing, and finds out how far it goes. `None` if the shard is not ours.
     async fn begin(&self, shard: Shard) -> Result<Option<Writing>, WriteError> {
-        let Some(OpenAmong { newest, log, .. }) = self.owner.open_among(shard, Vec::new()).await? else {
-            return Ok(None);
+        let OpenAmong { newest, log, .. } = loop {
+            if let Some(taken_over) = self.owner.open_among(shard, Vec::new()).await? {
+                break taken_over;
+            }
+            if !self.owned.borrow().holds(shard) {
+                return Ok(None);
+            }
+            tokio::time::sleep(TAKEN_OVER).await;
         };
         let Some(claim) = self.owned.borrow().claim(shard) else { return Ok(None) };
         let after = self.history.begin((shard, claim), log, newest).await?;
@@ -245,7 +284,8 @@ impl HistoryWriter {
     }
 
     /// Writes the next part of each of these shards, which are read together.
-    async fn write_parts(&self, group: Vec<Writing>, room: &Semaphore) -> Vec<Begun> {
+    async fn write_parts(&self, group: Vec<Writing>) -> Vec<Begun> {
+        let _room = if group.len() > 1 { &self.room.groups } else { &self.room.alone }.acquire().await;
         let wanted: Vec<Wanted> = group.iter().map(|writing| writing.wanted).collect();
         let Some(shard) = wanted.first().map(|wanted| wanted.shard) else { return Vec::new() };
         let read = self.journals.of_shard(shard).of_shards(&wanted).await;
@@ -254,7 +294,7 @@ impl HistoryWriter {
             Err(error) => return wanted.iter().map(|wanted| (wanted.shard, Err(error.clone().into()))).collect(),
         };
         let write = |(writing, part): (Writing, OfShard)| async move {
-            let _room = room.acquire().await;
+            let _room = self.room.shards.acquire().await;
             (writing.wanted.shard, self.write_part(writing, part).await)
         };
         join_all(group.into_iter().zip(parts).map(write)).await
@@ -267,19 +307,22 @@ impl HistoryWriter {
         if part.through == after {
             return Ok(Some(writing));
         }
+        if let Some((_, unfinished)) = self.unfinished().remove(&shard).filter(|(of, _)| *of == log) {
+            part.follow(unfinished, after);
+        }
         let ids = part.ids();
+        let asked = ids.iter().copied().chain(part.waiting()).collect();
         // Asked after the part was read, and before anything of it is written.
-        let Some(OpenAmong { open, .. }) = self.owner.open_among(shard, ids.clone()).await? else { return Ok(None) };
+        let Some(OpenAmong { open, newest, .. }) = self.owner.open_among(shard, asked).await? else { return Ok(None) };
         self.stuck().handle_begun(shard);
+        let through = part.through;
+        let ended_ids = ids.into_iter().filter(|id| !open.contains(id));
+        let taken: Vec<_> = ended_ids.map(|id| (id, part.joined_at(id), part.take(id))).collect();
+        let prepare = |(id, opening, taken)| self.prepare_taken(id, opening, taken, through).boxed();
+        let mut prepared = iter(taken).map(prepare).buffer_unordered(RUNS_OF_SHARD);
         let (mut ended, mut bytes) = (Vec::new(), 0);
-        for id in ids.into_iter().filter(|id| !open.contains(id)) {
-            let whole = match part.take(id) {
-                Some(whole) => Some(whole),
-                None => self.read(id, part.through).await?,
-            };
-            // A run of the part that ended after it is written with its last entry.
-            let Some(whole) = whole.filter(|whole| whole.known.run.status().is_final()) else { continue };
-            let Some(run) = self.prepare(whole, part.through).await? else { continue };
+        while let Some(run) = prepared.next().await {
+            let Some(run) = run? else { continue };
             bytes += run.messages.iter().map(|message| message.payload.len()).sum::<usize>();
             ended.push(run);
             if bytes > BATCH_BYTES {
@@ -288,10 +331,44 @@ impl HistoryWriter {
                 bytes = 0;
             }
         }
+        drop(prepared);
         // Also if nothing of it is written: the next round begins there.
         self.put(shard, ended, HistoryPosition { log, through: part.through }).await?;
         self.stuck().handle_stored(shard);
-        Ok(Some(Writing { wanted: Wanted { after: part.through, ..writing.wanted }, ..writing }))
+        let after = part.through;
+        self.unfinished().insert(shard, (log, part.into_unfinished(&open, newest)));
+        Ok(Some(Writing { wanted: Wanted { after, ..writing.wanted }, ..writing }))
+    }
+
+    /// A run that is not open, as it is stored. `None` if it ended after the part, whose history has it with its last
+    /// entry, or is not to be stored.
+    async fn prepare_taken(
+        &self,
+        id: RunId,
+        opening: Option<u64>,
+        taken: OfRun,
+        through: u64,
+    ) -> Result<Option<EndedRun>, WriteError> {
+        let (whole, _room) = match taken {
+            OfRun::GoesOn => return Ok(None),
+            OfRun::Ended(whole) if self.is_there(id, opening).await? => (Some(whole), None),
+            OfRun::Ended(_) | OfRun::Incomplete => {
+                let room = self.room.runs.acquire().await;
+                (self.read(id, through).await?, room.ok())
+            }
+        };
+        match whole {
+            Some(whole) => self.prepare(whole, through).await,
+            None => Ok(None),
+        }
+    }
+
+    /// Whether the log still has the opening of a run that was read with an earlier part.
+    async fn is_there(&self, id: RunId, opening: Option<u64>) -> Result<bool, ReadError> {
+        match opening {
+            Some(opening) => self.journals.of(id).holds(opening).await,
+            None => Ok(true),
+        }
     }
 
     async fn put(&self, shard: Shard, ended: Vec<EndedRun>, position: HistoryPosition) -> Result<(), WriteError> {
@@ -413,6 +490,19 @@ fn contents(outcome: &Outcome) -> &[Content] {
         Outcome::Completed(contents) => contents,
         Outcome::Failed(_) | Outcome::Cancelled { .. } | Outcome::Expired(_) => &[],
     }
+}
+
+/// Reports the shards that are done, or failed, and returns the others.
+fn incomplete(begun: Vec<Begun>, done: &mpsc::Sender<Written>) -> Vec<Writing> {
+    let mut rest = Vec::new();
+    for (shard, begun) in begun {
+        match begun {
+            Ok(Some(writing)) if !writing.is_complete() => rest.push(writing),
+            // There is room for all shards, and the receiver lives as long as the writes.
+            begun => drop(done.try_send((shard, begun.map(|writing| writing.is_some())))),
+        }
+    }
+    rest
 }
 
 /// The messages of a large run, in parts.

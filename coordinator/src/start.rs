@@ -163,8 +163,7 @@ impl Shared {
         if let Some(history) = self.journals.history().cloned() {
             let (journals, owner, owned) = (self.journals.clone(), handle.clone(), self.owned.clone());
             let results = Results { objects: self.objects.clone(), history: Some(history.clone()) };
-            let stuck = std::sync::Mutex::default();
-            let writer = history_writer::HistoryWriter { history, journals, results, owner, owned, stuck };
+            let writer = history_writer::HistoryWriter::new((history, journals, results), owner, owned);
             tasks.spawn(|end| writer.keep(end));
         }
         tasks.spawn(|end| shares.keep(end));

@@ -22,7 +22,7 @@ use self::partitions::Sizes;
 pub(crate) use self::partitions::{Found, Journals};
 pub(crate) use self::past::Past;
 pub(crate) use self::room::{Bound, ROOM_PERCENT};
-pub(crate) use self::shard::{OfShard, Wanted, Whole};
+pub(crate) use self::shard::{OfRun, OfShard, Unfinished, Wanted, Whole};
 pub(crate) use self::tail::LogNow;
 
 use std::collections::VecDeque;

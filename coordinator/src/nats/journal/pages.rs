@@ -448,7 +448,7 @@ struct Failed {
 
 impl Journal {
     /// Whether the log has this entry, according to its leader.
-    pub(super) async fn holds(&self, sequence: u64) -> Result<bool, ReadError> {
+    pub(crate) async fn holds(&self, sequence: u64) -> Result<bool, ReadError> {
         self.patiently("retrying to ask the log's leader for an entry", Pace::Soon, || self.holds_once(sequence)).await
     }
 

@@ -1,8 +1,9 @@
 //! Reads a shard from one position on, run by run: for the history, which needs each run that has ended.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 use std::time::Duration;
 
+use bytes::Bytes;
 use owner::Known;
 use proto::convert::history::HistoryMessage;
 use proto::subject::{self, Subject};
@@ -16,17 +17,42 @@ use super::{Decoded, EVERYTHING, Journal, LAG_PAUSE, Pace, READ_PATIENCE, ReadEr
 const MESSAGES_MAX: usize = 1024;
 const BYTES_MAX: usize = 4 * 1024 * 1024;
 /// The same of a partition, whose other shards are among them.
-const TOGETHER_MESSAGES_MAX: usize = 16 * MESSAGES_MAX;
-const TOGETHER_BYTES_MAX: usize = 16 * 1024 * 1024;
+const TOGETHER_MESSAGES_MAX: usize = 8 * MESSAGES_MAX;
+const TOGETHER_BYTES_MAX: usize = 8 * 1024 * 1024;
 /// How long replicas may lag until a barrier is stored, to find out whether they do.
 const LAGS_FOR: Duration = Duration::from_secs(2);
+/// Memory for the runs of a shard that go on after a part. Beyond it the oldest are dropped, and are read again when
+/// they have ended.
+const UNFINISHED_BYTES_MAX: usize = 1024 * 1024;
 
 /// The messages of a part of a shard, by run.
 #[derive(Debug, Default)]
 pub(crate) struct OfShard {
     runs: BTreeMap<RunId, Vec<Stored>>,
+    /// Runs that began before the part and have no message in it.
+    waiting: BTreeMap<RunId, Vec<Stored>>,
+    /// Runs whose beginning is from an earlier part.
+    joined: HashSet<RunId>,
     /// The part ends with this entry.
     pub(crate) through: u64,
+}
+
+/// Runs that go on after an entry, with all of their messages up to it.
+#[derive(Debug, Default)]
+pub(crate) struct Unfinished {
+    runs: BTreeMap<RunId, Vec<Stored>>,
+    through: u64,
+}
+
+/// What a part of a shard, and the parts before it, have of a run.
+#[derive(Debug)]
+pub(crate) enum OfRun {
+    /// All of it, and it has ended.
+    Ended(Whole),
+    /// All of it up to the end of the part, where it has not ended.
+    GoesOn,
+    /// Not its opening, or something that cannot be decoded.
+    Incomplete,
 }
 
 /// A run whose messages are all known, in the order of the log.
@@ -49,22 +75,83 @@ impl OfShard {
         Batch { messages, last: false }.page(known.last).apply_through(last, known);
     }
 
-    /// The run, if the part has all of its messages up to the end of the part: it begins with the opening.
-    pub(crate) fn take(&mut self, id: RunId) -> Option<Whole> {
-        let stored = self.runs.remove(&id)?;
-        if !stored.first()?.opens() {
-            return None;
+    /// Puts what the parts before this one, which begins after `after`, had of its runs in front of it.
+    pub(crate) fn follow(&mut self, unfinished: Unfinished, after: u64) {
+        if unfinished.through != after {
+            return;
         }
+        for (id, mut messages) in unfinished.runs {
+            match self.runs.get_mut(&id) {
+                // It was erased, and opened again.
+                Some(rest) if rest.iter().any(Stored::opens) => {}
+                Some(rest) => {
+                    messages.append(rest);
+                    *rest = messages;
+                    self.joined.insert(id);
+                }
+                None => drop(self.waiting.insert(id, messages)),
+            }
+        }
+    }
+
+    /// The runs that began before the part and have no message in it.
+    pub(crate) fn waiting(&self) -> impl Iterator<Item = RunId> {
+        self.waiting.keys().copied()
+    }
+
+    /// The opening of a run whose beginning is from an earlier part. If the log does not have it any more, the run was
+    /// erased or has left the log meanwhile, and messages may be missing: the log loses the opening first.
+    pub(crate) fn joined_at(&self, id: RunId) -> Option<u64> {
+        self.runs.get(&id).filter(|_| self.joined.contains(&id))?.first().map(|opening| opening.sequence)
+    }
+
+    /// Takes a run out of the part if it has ended there and all of its messages are known.
+    pub(crate) fn take(&mut self, id: RunId) -> OfRun {
+        let Some(stored) = self.runs.get(&id).filter(|stored| stored.first().is_some_and(Stored::opens)) else {
+            return OfRun::Incomplete;
+        };
         let mut known = Known::new(id);
-        for message in &stored {
+        for message in stored {
             match message.decode() {
                 Decoded::Entry(_, entry) => known.apply(&entry, &mut Vec::new()),
                 // It is read again, as other readers do.
-                Decoded::Unread(_) | Decoded::Stray => return None,
+                Decoded::Unread(_) | Decoded::Stray => return OfRun::Incomplete,
             }
         }
-        let last_at = stored.last()?.at;
-        Some(Whole { known, messages: stored.iter().map(|message| message.of_history(id)).collect(), last_at })
+        if !known.run.status().is_final() {
+            return OfRun::GoesOn;
+        }
+        let stored = self.runs.remove(&id).unwrap_or_default();
+        let last_at = stored.last().map_or(Timestamp(0), |last| last.at);
+        OfRun::Ended(Whole { known, messages: stored.iter().map(|message| message.of_history(id)).collect(), last_at })
+    }
+
+    /// What is left of the part: the runs that go on after it. Those without a message in it go on if they are open, or
+    /// if the part ends before `newest`, where they may have ended.
+    pub(crate) fn into_unfinished(self, open: &HashSet<RunId>, newest: u64) -> Unfinished {
+        let Self { runs, waiting, through, .. } = self;
+        let mut unfinished = Unfinished { runs: waiting, through };
+        unfinished.runs.retain(|id, _| open.contains(id) || through < newest);
+        let begins = |(_, messages): &(RunId, Vec<Stored>)| messages.first().is_some_and(Stored::opens);
+        unfinished.runs.extend(runs.into_iter().filter(begins));
+        let mut bytes: usize = unfinished.runs.values().flatten().map(Stored::memory).sum();
+        while bytes > UNFINISHED_BYTES_MAX
+            && let Some((_, dropped)) = unfinished.runs.pop_first()
+        {
+            bytes -= dropped.iter().map(Stored::memory).sum::<usize>();
+        }
+        for message in unfinished.runs.values_mut().flatten() {
+            // Otherwise it would keep what came from the broker with it.
+            message.payload = Bytes::copy_from_slice(&message.payload);
+        }
+        unfinished
+    }
+}
+
+impl Stored {
+    /// Bytes of memory that it takes, about.
+    fn memory(&self) -> usize {
+        size_of::<Self>() + self.subject.len() + self.payload.len()
     }
 }
 
@@ -123,6 +210,8 @@ impl Journal {
         }
         let part = |wanted: &Wanted| OfShard {
             runs: runs.remove(&wanted.shard).unwrap_or_default(),
+            waiting: BTreeMap::new(),
+            joined: HashSet::new(),
             through: through.clamp(wanted.after, wanted.needed.max(wanted.after)),
         };
         Ok(wanted.iter().map(part).collect())
@@ -141,7 +230,7 @@ fn request(wanted: &[Wanted]) -> (String, usize, usize) {
 
 #[cfg(test)]
 mod tests {
-    use run::Event;
+    use run::{Event, RunOpened};
 
     use super::super::NOTHING;
     use super::super::tests::{fresh, journal};
@@ -159,6 +248,112 @@ mod tests {
         assert_eq!((before.through, before.ids().len()), (first, 1));
         let rest = journal.of_shard(wanted(first)).await.expect("it can be read");
         assert_eq!((rest.through, rest.ids().len()), (last, 0));
+    }
+
+    /// The next part of the first shard, up to this entry.
+    async fn next(journal: &Journal, unfinished: Unfinished, needed: u64) -> OfShard {
+        let after = unfinished.through;
+        let mut part = journal.of_shard(Wanted { shard: Shard(0), after, needed }).await.expect("it can be read");
+        part.follow(unfinished, after);
+        part
+    }
+
+    #[tokio::test]
+    async fn a_run_that_goes_on_after_a_part_has_all_of_its_messages_in_the_part_in_which_it_ends() {
+        let (_server, journal) = journal().await;
+        let opens = || Event::RunOpened(RunOpened { open: true, ..RunOpened::default() });
+        let append = async |run: RunId, event: Event, before: u64| {
+            journal.append(run, &[event], None, before).await.expect("stored")
+        };
+        let [run, late, headless] = [fresh(), fresh(), fresh()];
+        let first = append(run, opens(), NOTHING).await;
+        let headless_first = append(headless, opens(), NOTHING).await;
+        // Parts begin behind what was written, so the beginning of one run is not in any.
+        let begun = Unfinished { through: headless_first, ..Unfinished::default() };
+        let of_one = next(&journal, Unfinished::default(), first).await;
+        assert!(matches!(next(&journal, Unfinished::default(), first).await.take(run), OfRun::GoesOn));
+        let open = HashSet::from([run, late, headless]);
+        let late_first = append(late, opens(), NOTHING).await;
+        let of_two = next(&journal, of_one.into_unfinished(&open, first), late_first).await;
+        assert_eq!(of_two.waiting().collect::<Vec<_>>(), [run]);
+        let ended = append(run, Event::RunClosed, first).await;
+        append(headless, Event::RunClosed, headless_first).await;
+        let ends = append(late, Event::RunClosed, late_first).await;
+        let mut of_three = next(&journal, of_two.into_unfinished(&open, late_first), ends).await;
+        assert_eq!(
+            [run, late, headless].map(|id| of_three.joined_at(id)),
+            [Some(first), Some(late_first), Some(headless_first)]
+        );
+        let sequences = |of_run| match of_run {
+            OfRun::Ended(whole) => whole.messages.iter().map(|message| message.sequence).collect(),
+            OfRun::GoesOn | OfRun::Incomplete => Vec::new(),
+        };
+        assert_eq!(
+            [sequences(of_three.take(run)), sequences(of_three.take(late))],
+            [[first, ended], [late_first, ends]]
+        );
+        assert!(matches!(next(&journal, begun, ends).await.take(headless), OfRun::Incomplete));
+    }
+
+    #[tokio::test]
+    async fn what_is_not_open_any_more_or_was_opened_again_or_does_not_follow_is_not_put_in_front_of_a_part() {
+        let (_server, journal) = journal().await;
+        let opens = || Event::RunOpened(RunOpened { open: true, ..RunOpened::default() });
+        let run = fresh();
+        let first = journal.append(run, &[opens()], None, NOTHING).await.expect("stored");
+        let part = async || next(&journal, Unfinished::default(), first).await;
+        let open = HashSet::from([run]);
+        let other = journal.append(fresh(), &[opens()], None, NOTHING).await.expect("stored");
+        let waits = next(&journal, part().await.into_unfinished(&open, first), other).await;
+        let waits_on = waits.into_unfinished(&HashSet::new(), other + 1);
+        assert_eq!(waits_on.runs.len(), 2, "its end may follow");
+        let waits = next(&journal, part().await.into_unfinished(&open, first), other).await;
+        assert_eq!(waits.into_unfinished(&HashSet::new(), other).runs.len(), 1, "the other one");
+        let later = async || Unfinished { through: other, ..part().await.into_unfinished(&open, first) };
+        let wanted = Wanted { shard: Shard(0), after: first, needed: other };
+        let mut second = journal.of_shard(wanted).await.expect("it can be read");
+        second.follow(later().await, first);
+        assert_eq!(second.waiting().count(), 0, "an entry may be missing between them");
+
+        let before = later().await;
+        journal.erase(run, first).await.expect("erased");
+        let again = journal.append(run, &[opens()], None, NOTHING).await.expect("stored");
+        let closed = journal.append(run, &[Event::RunClosed], None, again).await.expect("stored");
+        let OfRun::Ended(whole) = next(&journal, before, closed).await.take(run) else { panic!("it has ended") };
+        assert_eq!(whole.messages.iter().map(|message| message.sequence).collect::<Vec<_>>(), [again, closed]);
+    }
+
+    #[tokio::test]
+    async fn a_run_that_was_erased_after_its_beginning_was_read_and_got_a_late_entry_is_known_by_its_opening() {
+        let (_server, journal) = journal().await;
+        let (run, opens) = (fresh(), Event::RunOpened(RunOpened { open: true, ..RunOpened::default() }));
+        let first = journal.append(run, &[opens], None, NOTHING).await.expect("stored");
+        let unfinished =
+            next(&journal, Unfinished::default(), first).await.into_unfinished(&HashSet::from([run]), first);
+        assert!(journal.holds(first).await.expect("the broker is there"));
+        journal.erase(run, first).await.expect("erased");
+        let late = journal.append(run, &[Event::RunClosed], None, NOTHING).await.expect("stored");
+        let mut part = next(&journal, unfinished, late).await;
+        let opening = part.joined_at(run).expect("its beginning was kept");
+        assert!(matches!(part.take(run), OfRun::Ended(_)), "it looks whole");
+        assert!(!journal.holds(opening).await.expect("the broker is there"));
+    }
+
+    #[test]
+    fn runs_that_go_on_take_a_bounded_memory_and_the_oldest_are_dropped() {
+        let event = Event::RunOpened(RunOpened { open: true, ..RunOpened::default() });
+        let payload = proto::convert::log::encode(&[event], None);
+        let of = |run: RunId, sequence| {
+            let subject = Subject { run, place: proto::subject::SubjectKind::Run }.to_string();
+            Stored { sequence, subject, bytes: 1, at: Timestamp(1), payload: payload.clone() }
+        };
+        let runs: Vec<RunId> = (0..20_000).map(|_| fresh()).collect();
+        let all = (1..).zip(&runs).map(|(sequence, run)| (*run, vec![of(*run, sequence)])).collect();
+        let part = OfShard { runs: all, through: 20_000, ..OfShard::default() };
+        let unfinished = part.into_unfinished(&HashSet::new(), 20_000);
+        let bytes: usize = unfinished.runs.values().flatten().map(Stored::memory).sum();
+        assert!(bytes <= UNFINISHED_BYTES_MAX && !unfinished.runs.is_empty(), "{bytes}");
+        assert!(unfinished.runs.contains_key(&runs[19_999]) && !unfinished.runs.contains_key(&runs[0]));
     }
 
     #[tokio::test]

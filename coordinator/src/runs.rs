@@ -237,8 +237,8 @@ impl Runs {
 
     /// A shard of a partition that takes runs, and of ours, so that submitting, watching and the effects in between
     /// stay in one process. Any shard of such a partition if we own none, and one of a partition that all coordinators
-    /// know if there is no such partition. Partitions take turns: entries that are stored together in one cost the broker
-    /// less than as many in several.
+    /// know if there is no such partition. Partitions take turns: entries that are stored together in one cost the
+    /// broker less than as many in several.
     fn pick_shard(&self) -> Shard {
         let (ours, open) = (self.owned.borrow().shards(), self.journals.open_to_runs());
         let known = self.journals.known_to_all();

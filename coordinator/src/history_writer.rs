@@ -42,6 +42,9 @@ const BATCH_BYTES: usize = 8 * 1024 * 1024;
 const GROUPS_AT_ONCE: usize = 4;
 /// The same of shards that are read by themselves, with 4 MiB each.
 const ALONE_AT_ONCE: usize = 8;
+/// What was read of a part is written at least this often: a shard may be lost at any moment, and its next owner begins
+/// behind that.
+const PUT_APART: Duration = Duration::from_secs(2);
 /// Shards that are written at once. Each may have a batch in memory.
 const SHARDS_AT_ONCE: usize = 16;
 /// Runs that are read at once because they began before what was read of their shard: all together, and of one shard.
@@ -310,25 +313,29 @@ impl HistoryWriter {
         if let Some((_, unfinished)) = self.unfinished().remove(&shard).filter(|(of, _)| *of == log) {
             part.follow(unfinished, after);
         }
-        let ids = part.ids();
-        let asked = ids.iter().copied().chain(part.waiting()).collect();
+        let runs = part.in_order(after);
+        let asked = runs.iter().map(|(_, id)| *id).chain(part.waiting()).collect();
         // Asked after the part was read, and before anything of it is written.
         let Some(OpenAmong { open, newest, .. }) = self.owner.open_among(shard, asked).await? else { return Ok(None) };
         self.stuck().handle_begun(shard);
         let through = part.through;
-        let ended_ids = ids.into_iter().filter(|id| !open.contains(id));
-        let taken: Vec<_> = ended_ids.map(|id| (id, part.joined_at(id), part.take(id))).collect();
-        let prepare = |(id, opening, taken)| self.prepare_taken(id, opening, taken, through).boxed();
-        let mut prepared = iter(taken).map(prepare).buffer_unordered(RUNS_OF_SHARD);
-        let (mut ended, mut bytes) = (Vec::new(), 0);
-        while let Some(run) = prepared.next().await {
-            let Some(run) = run? else { continue };
-            bytes += run.messages.iter().map(|message| message.payload.len()).sum::<usize>();
-            ended.push(run);
-            if bytes > BATCH_BYTES {
-                // The part is not complete: after a crash, the next writer begins with it again.
-                self.put(shard, std::mem::take(&mut ended), HistoryPosition { log, through: after }).await?;
-                bytes = 0;
+        let ended = runs.into_iter().filter(|(_, id)| !open.contains(id));
+        let taken: Vec<_> = ended.map(|(first, id)| (first, id, part.joined_at(id), part.take(id))).collect();
+        let prepare = |(first, id, opening, taken)| {
+            self.prepare_taken(id, opening, taken, through).map(move |prepared| (first, prepared)).boxed()
+        };
+        let mut prepared = iter(taken).map(prepare).buffered(RUNS_OF_SHARD);
+        let (mut ended, mut bytes, mut put_at) = (Vec::new(), 0, Instant::now());
+        while let Some((first, run)) = prepared.next().await {
+            // What ended before the first entry of this run was prepared.
+            let position = HistoryPosition { log, through: first - 1 };
+            if run.is_err() || bytes > BATCH_BYTES || put_at.elapsed() >= PUT_APART {
+                self.put(shard, std::mem::take(&mut ended), position).await?;
+                (bytes, put_at) = (0, Instant::now());
+            }
+            if let Some(run) = run? {
+                bytes += run.messages.iter().map(|message| message.payload.len()).sum::<usize>();
+                ended.push(run);
             }
         }
         drop(prepared);

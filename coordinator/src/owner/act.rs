@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use owner::{Action, Append, Expected, JobLease};
+use owner::{Action, Append, CarriedTo, Expected, JobLease};
 use proto::convert::log::Dispatch;
 use proto::history;
 use run::{AttemptId, CallState, Effect, Event, Run, RunId};
@@ -100,7 +100,9 @@ impl OwnerTask {
             Err(EffectError::Append(error)) => {
                 tracing::warn!(run.id = %id, ?effect, %error, "performing an effect failed, trying again");
             }
-            Err(EffectError::Carried(through)) => self.owner.handle_carried(id, through, ::nats::now()),
+            Err(EffectError::Carried(through)) => {
+                self.owner.handle_carried(id, CarriedTo { through, settled: 0 }, ::nats::now());
+            }
             Err(EffectError::Gone) => self.forget_gone(id),
         }
         let world = Surroundings::new(&self.io, self.limited);

@@ -3,6 +3,7 @@
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::time::Duration;
 
+use owner::CarriedTo;
 use owner::retention::SETTLED_AFTER;
 use run::{RunId, Shard};
 use tokio::task::JoinSet;
@@ -56,8 +57,8 @@ pub(super) struct Looked {
 /// The result of carrying a run.
 #[derive(Debug)]
 pub(super) enum Carried {
-    /// It was open; the last entry that is carried.
-    Open(u64),
+    /// It was open.
+    Open(CarriedTo),
     /// It has ended.
     Ended,
     /// It has ended, and is to be erased first.
@@ -178,9 +179,9 @@ impl OwnerTask {
         let shard = run.shard();
         self.carrying.by_shard.remove(&shard);
         match carried {
-            Carried::Open(through) => {
+            Carried::Open(to) => {
                 COUNTS.runs_carried.add(1);
-                self.owner.handle_carried(run, through, ::nats::now());
+                self.owner.handle_carried(run, to, ::nats::now());
             }
             Carried::Ended => self.owner.handle_carried_whole(run),
             Carried::Later => drop(self.carrying.failed.insert(run, Instant::now())),

@@ -84,12 +84,9 @@ impl Known {
         Arc::make_mut(&mut self.run).apply(entry, heard);
     }
 
-    /// The first entry of the log that is needed as long as the run is open: the first one that is not carried, or that
-    /// is the job of a call which a worker executes or will execute. `u64::MAX` if none is.
-    #[must_use]
-    pub fn needed_from(&self) -> u64 {
-        let jobs = self.run.calls().iter().filter_map(Call::job_in_use);
-        jobs.min().unwrap_or(u64::MAX).min(self.uncarried_from())
+    /// The first entry that is the job of a call which a worker executes or will execute; `u64::MAX` if there is none.
+    pub(crate) fn first_job(&self) -> u64 {
+        self.run.calls().iter().filter_map(Call::job_in_use).min().unwrap_or(u64::MAX)
     }
 
     /// The first entry of the run that is not carried; `u64::MAX` if there is none.

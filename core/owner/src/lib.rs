@@ -33,7 +33,7 @@ pub use overdue::{OVERDUE, overdue_ends};
 pub use owner::{Applied, Owner};
 pub use place::SubjectKind;
 pub use resting::{InProgress, Resting, Waiting, open_calls};
-pub use shard::{Listed, OpenRun, Phase, ShardState, Takeover};
+pub use shard::{CarriedTo, Listed, OpenRun, Phase, ShardState, Takeover};
 pub use snapshot::SnapshotSchedule;
 pub use unread::Noted;
 pub use verdict::Question;

@@ -12,7 +12,7 @@ use crate::asking::{Asking, UserQuestion, asking};
 use crate::known::Known;
 use crate::lost::{forsaken, lost_attempt, stranded};
 use crate::parent::is_orphan;
-use crate::shard::{HalfCarried, OpenRun, Phase, ShardState, Takeover};
+use crate::shard::{CarriedTo, HalfCarried, OpenRun, Phase, ShardState, Takeover};
 use crate::unclaimed::Unclaimed;
 use crate::unread::{Noted, Unread};
 use crate::verdict::{Question, REDELIVERED, verdict};
@@ -262,10 +262,10 @@ impl Owner {
         }
     }
 
-    /// More of an open run was carried, through this entry.
-    pub fn handle_carried(&mut self, id: RunId, through: u64, now: Timestamp) {
+    /// This much of an open run is carried.
+    pub fn handle_carried(&mut self, id: RunId, to: CarriedTo, now: Timestamp) {
         if let Some(state) = self.shards.get_mut(usize::from(id.shard().0)) {
-            state.handle_carried(id, through, now);
+            state.handle_carried(id, to, now);
         }
     }
 

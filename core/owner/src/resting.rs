@@ -6,8 +6,8 @@ use std::collections::BTreeMap;
 use run::{CallState, Run, RunId, TenantId, Timestamp};
 use serde::{Deserialize, Serialize};
 
-use crate::known::{Known, uncarried_from};
-use crate::shard::{Carried, OpenRun};
+use crate::known::Known;
+use crate::shard::{Carried, CarriedTo, OpenRun, Span};
 
 /// Open runs of one shard that are at rest.
 #[derive(Debug, Clone, Default)]
@@ -113,12 +113,12 @@ impl Resting {
         self.runs.iter().filter_map(|(id, packed)| Some((*id, split(packed)?.0)))
     }
 
-    /// As [`OpenRun::handle_carried`].
-    pub(crate) fn handle_carried(&mut self, id: RunId, through: u64, now: Timestamp) {
+    /// As [`Span::handle_carried`].
+    pub(crate) fn handle_carried(&mut self, id: RunId, to: CarriedTo, now: Timestamp) {
         let Some(packed) = self.runs.get_mut(&id) else { return };
-        let Some((mut head, state)) = split(packed).filter(|(head, _)| head.carried < through) else { return };
-        head.carried_last = Some(Carried { needed_from: head.needed_from(now), at: now });
-        head.carried = through;
+        let Some((mut head, state)) = split(packed) else { return };
+        let span = head.span().handle_carried(to, now);
+        (head.carried, head.carried_last) = (span.carried, span.unsettled);
         if let Some(carried) = head.before(state) {
             *packed = carried;
         }
@@ -148,19 +148,13 @@ impl Head {
         if self.carried == 0 { self.first } else { 0 }
     }
 
-    /// The first entry of the run that is not carried, as [`Known::uncarried_from`].
-    pub(crate) fn uncarried_from(&self) -> u64 {
-        uncarried_from((self.first, self.last), self.carried)
+    pub(crate) fn span(&self) -> Span {
+        Span { first: self.first, last: self.last, carried: self.carried, unsettled: self.carried_last }
     }
 
     /// As [`OpenRun::needed_from`]: no call of the run has a job in use.
     pub(crate) fn needed_from(&self, now: Timestamp) -> u64 {
-        self.unsettled(now).map_or_else(|| self.uncarried_from(), |carried| carried.needed_from)
-    }
-
-    /// What was carried lately.
-    pub(crate) fn unsettled(&self, now: Timestamp) -> Option<Carried> {
-        self.carried_last.filter(|carried| carried.is_unsettled(now))
+        self.span().uncarried_from(now)
     }
 
     /// The head, with the packed state behind it.

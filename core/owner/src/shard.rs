@@ -7,7 +7,7 @@ use run::{RunId, Timestamp};
 use serde::{Deserialize, Serialize};
 
 use crate::ended::Ended;
-use crate::known::Known;
+use crate::known::{Known, uncarried_from};
 use crate::resting::Resting;
 use crate::retention::{SETTLED_AFTER, UNCARRIED_AGE};
 use crate::unread::Unread;
@@ -96,22 +96,76 @@ pub struct OpenRun {
     pub(crate) timer: Option<Timestamp>,
     /// Bytes of its entries in the log, as far as they were counted.
     pub stored_bytes: u64,
-    /// What was carried last counts after a while only: a server of the broker that was replaced may not know it.
+    /// What of it does not count as carried yet.
     pub(crate) carried: Option<Carried>,
     /// The run was at rest, with so many calls that had not ended, and the driver was not told that it is no more.
     pub woken: Option<u32>,
 }
 
-/// What the log needed to keep of a run before more of it was carried.
-#[derive(Debug, Clone, Copy, Serialize, Deserialize)]
-pub(crate) struct Carried {
-    pub(crate) needed_from: u64,
-    pub(crate) at: Timestamp,
+/// What is carried of an open run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct CarriedTo {
+    /// The last entry that is carried; 0 if none is.
+    pub through: u64,
+    /// The entries up to this one were carried [`crate::retention::SETTLED_BEFORE`] ago; 0 if none were.
+    pub settled: u64,
 }
 
-impl Carried {
-    pub(crate) fn is_unsettled(&self, now: Timestamp) -> bool {
-        now.since(self.at) < SETTLED_AFTER
+/// What was carried last counts after a while only: a server of the broker that was replaced may not know it.
+#[derive(Debug, Clone, Copy, Serialize, Deserialize)]
+pub(crate) struct Carried {
+    /// The first entry of the run that does not count as carried until then.
+    uncarried_from: u64,
+    at: Timestamp,
+    /// It was read when the shard was taken over. Since when it is carried, is not known.
+    is_read: bool,
+}
+
+/// The entries of an open run, as far as they are carried.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Span {
+    pub(crate) first: u64,
+    pub(crate) last: u64,
+    pub(crate) carried: u64,
+    pub(crate) unsettled: Option<Carried>,
+}
+
+impl Span {
+    /// The same of a run that was read at this time.
+    pub(crate) fn read(known: &Known, now: Timestamp) -> Self {
+        let unsettled = Carried { uncarried_from: known.first, at: now, is_read: true };
+        let unsettled = (known.carried > 0).then_some(unsettled);
+        Self { first: known.first, last: known.last, carried: known.carried, unsettled }
+    }
+
+    /// What does not count yet.
+    fn unsettled(&self, now: Timestamp) -> Option<Carried> {
+        self.unsettled.filter(|carried| now.since(carried.at) < SETTLED_AFTER)
+    }
+
+    fn uncarried_after(&self, carried: u64) -> u64 {
+        uncarried_from((self.first, self.last), carried)
+    }
+
+    /// The first entry of the run that does not count as carried; `u64::MAX` if there is none.
+    pub(crate) fn uncarried_from(&self, now: Timestamp) -> u64 {
+        self.unsettled(now).map_or_else(|| self.uncarried_after(self.carried), |carried| carried.uncarried_from)
+    }
+
+    /// Whether more may be carried, or it may be found out since when it is. What was carried last must count before
+    /// more is: otherwise a run with steady entries would keep the log.
+    pub(crate) fn is_settled(&self, now: Timestamp) -> bool {
+        self.unsettled(now).is_none_or(|carried| carried.is_read)
+    }
+
+    /// This much of the run is carried now. What counted before counts on.
+    #[must_use]
+    pub(crate) fn handle_carried(self, to: CarriedTo, now: Timestamp) -> Self {
+        let carried = self.carried.max(to.through);
+        let at = if carried > self.carried { now } else { self.unsettled(now).map_or(now, |unsettled| unsettled.at) };
+        let from = self.uncarried_from(now).max(self.uncarried_after(to.settled));
+        let unsettled = Carried { uncarried_from: from, at, is_read: false };
+        Self { carried, unsettled: (from < self.uncarried_after(carried)).then_some(unsettled), ..self }
     }
 }
 
@@ -119,18 +173,19 @@ impl OpenRun {
     /// A run as it was read at this time.
     #[must_use]
     pub fn new(known: Known, now: Timestamp) -> Self {
-        let carried = (known.carried > 0).then_some(Carried { needed_from: known.first, at: now });
+        let carried = Span::read(&known, now).unsettled;
         Self { known, timer: None, stored_bytes: 0, carried, woken: None }
     }
 
-    /// The first entry of the log that the run needs.
-    fn needed_from(&self, now: Timestamp) -> u64 {
-        self.unsettled(now).map_or_else(|| self.known.needed_from(), |carried| carried.needed_from)
+    fn span(&self) -> Span {
+        let Known { first, last, carried, .. } = self.known;
+        Span { first, last, carried, unsettled: self.carried }
     }
 
-    /// What was carried lately.
-    fn unsettled(&self, now: Timestamp) -> Option<Carried> {
-        self.carried.filter(|carried| carried.is_unsettled(now))
+    /// The first entry of the log that the run needs: the first one that does not count as carried, or that is the job
+    /// of a call which a worker executes or will execute.
+    fn needed_from(&self, now: Timestamp) -> u64 {
+        self.known.first_job().min(self.span().uncarried_from(now))
     }
 }
 
@@ -263,11 +318,9 @@ impl ShardState {
     /// keep most of it first. Those before it must be older than [`SETTLED_AFTER`].
     #[must_use]
     pub fn to_carry(&self, before: u64, now: Timestamp) -> Vec<RunId> {
-        // What was carried last must count before more is: otherwise a run with steady entries would keep the log.
-        let awake = self.runs.iter().filter(|(_, open)| open.unsettled(now).is_none());
-        let awake = awake.map(|(id, open)| (open.known.uncarried_from(), *id));
-        let resting = self.resting.heads().filter(|(_, head)| head.unsettled(now).is_none());
-        let open = awake.chain(resting.map(|(id, head)| (head.uncarried_from(), id)));
+        let awake = self.runs.iter().map(|(id, open)| (open.span(), *id));
+        let open = awake.chain(self.resting.heads().map(|(id, head)| (head.span(), id)));
+        let open = open.filter(|(span, _)| span.is_settled(now)).map(|(span, id)| (span.uncarried_from(now), id));
         let mut runs: Vec<(u64, RunId)> = open.filter(|(from, _)| *from < before).collect();
         runs.sort_unstable();
         runs.into_iter().map(|(_, id)| id).collect()
@@ -297,16 +350,11 @@ impl ShardState {
         open.chain(ended).min().unwrap_or(u64::MAX).min(self.applied + 1)
     }
 
-    /// More of an open run was carried, through this entry.
-    pub(crate) fn handle_carried(&mut self, id: RunId, through: u64, now: Timestamp) {
-        let Some(open) = self.runs.get_mut(&id) else { return self.resting.handle_carried(id, through, now) };
-        if open.known.carried >= through {
-            return;
-        }
-        // What was carried before counts on.
-        let needed_from = open.needed_from(now);
-        open.known.carried = through;
-        open.carried = Some(Carried { needed_from, at: now });
+    /// This much of an open run is carried.
+    pub(crate) fn handle_carried(&mut self, id: RunId, to: CarriedTo, now: Timestamp) {
+        let Some(open) = self.runs.get_mut(&id) else { return self.resting.handle_carried(id, to, now) };
+        let span = open.span().handle_carried(to, now);
+        (open.known.carried, open.carried) = (span.carried, span.unsettled);
     }
 
     pub(crate) fn come_to(&mut self, position: u64) {

@@ -27,6 +27,11 @@ pub(crate) fn run_id(number: u8) -> RunId {
     format!("run_00_0193a7b4c2d07e3f8a1b2c3d4e5f60{number:02x}").parse().expect("a run id")
 }
 
+/// This much is carried since just now.
+fn carried(through: u64) -> CarriedTo {
+    CarriedTo { through, settled: 0 }
+}
+
 fn pool() -> PoolId {
     "alpha".parse().expect("a pool")
 }

@@ -13,6 +13,8 @@ pub struct CarriedPart {
     /// The last entry of the part before; 0 in the first part.
     pub after: u64,
     pub entries: Vec<HistoryMessage>,
+    /// The entries of the run up to this one had been carried for long when the part was stored; 0 if none had.
+    pub settled: u64,
 }
 
 impl CarriedPart {
@@ -25,7 +27,7 @@ impl CarriedPart {
     #[must_use]
     pub fn encode(self) -> Bytes {
         let entries = self.entries.into_iter().map(HistoryMessage::out).collect();
-        wire::CarriedPart { version: VERSION, after: self.after, entries }.encode_to_vec().into()
+        wire::CarriedPart { version: VERSION, after: self.after, entries, settled: self.settled }.encode_to_vec().into()
     }
 
     /// Decodes a part.
@@ -33,9 +35,9 @@ impl CarriedPart {
     /// # Errors
     /// The message is something else, or its entries are not in the order of the log.
     pub fn decode(payload: Bytes) -> Result<Self, InvalidMessage> {
-        let wire::CarriedPart { version, after, entries } = wire::CarriedPart::decode(payload)?;
+        let wire::CarriedPart { version, after, entries, settled } = wire::CarriedPart::decode(payload)?;
         check_version(version)?;
-        let part = Self { after, entries: entries.into_iter().map(HistoryMessage::read).collect() };
+        let part = Self { after, entries: entries.into_iter().map(HistoryMessage::read).collect(), settled };
         let sequences = std::iter::once(after).chain(part.entries.iter().map(|entry| entry.sequence));
         if !sequences.is_sorted_by(|one, next| one < next) {
             return Err(InvalidMessage::Missing("the order of the entries"));
@@ -57,7 +59,7 @@ mod tests {
             at: Timestamp(7 * sequence),
             payload: Bytes::from_static(b"opening"),
         };
-        CarriedPart { after: 3, entries: sequences.iter().map(entry).collect() }
+        CarriedPart { after: 3, entries: sequences.iter().map(entry).collect(), settled: 2 }
     }
 
     #[test]

@@ -11,14 +11,14 @@ use async_nats::jetstream::message::PublishMessage;
 use bytes::Bytes;
 use futures::TryStreamExt as _;
 use nats::append::AppendFailure;
-use owner::Known;
-use owner::retention::UNCARRIED_AGE;
+use owner::retention::{SETTLED_BEFORE, UNCARRIED_AGE};
+use owner::{CarriedTo, Known};
 use proto::convert::carried::CarriedPart;
 use proto::names;
 use run::{RunId, Shard, Timestamp};
 
 use super::pages::{Batch, Stored};
-use super::{Journal, PAGE_BYTES, Pace, Page, ReadError, RunPages, WATCHED_PAGE_BYTES, last_message};
+use super::{Journal, PAGE_BYTES, Pace, Page, ReadError, RunPages, WATCHED_PAGE_BYTES, last_message, millis};
 use crate::metrics::COUNTS;
 
 /// Bytes of one part, unless a single entry is larger.
@@ -50,6 +50,14 @@ impl From<ReadError> for CarryError {
 struct LastPart {
     number: u64,
     part: CarriedPart,
+    stored_at: Timestamp,
+}
+
+impl LastPart {
+    /// The entries up to this one were carried long before `now`.
+    fn settled(&self, now: Timestamp) -> u64 {
+        if now.since(self.stored_at) >= SETTLED_BEFORE { self.part.through() } else { self.part.settled }
+    }
 }
 
 /// The right to carry the runs of a shard, as long as no other owner has written its fence.
@@ -93,7 +101,7 @@ impl Journal {
         let (mut low, mut found) = (0, self.carried_part(run, 0).await?.map(|part| (0, part)));
         if found.as_ref().is_some_and(|(_, part)| part.through() <= after) {
             let last = self.last_part(run).await?.filter(|last| last.part.through() > after);
-            let Some(LastPart { number: mut high, part }) = last else { return Ok(None) };
+            let Some(LastPart { number: mut high, part, .. }) = last else { return Ok(None) };
             found = Some((high, part));
             while high - low > 1 {
                 let middle = low + (high - low) / 2;
@@ -141,11 +149,18 @@ impl Journal {
 
     /// A part of a run, from the bucket's leader.
     pub(super) async fn carried_part(&self, run: RunId, number: u64) -> Result<Option<CarriedPart>, ReadError> {
+        Ok(self.stored_part(run, number).await?.map(|stored| stored.part))
+    }
+
+    async fn stored_part(&self, run: RunId, number: u64) -> Result<Option<LastPart>, ReadError> {
         let place = self.place(run, number);
         let read = || last_message(&self.broker.carried.stream, &place);
         let message = self.patiently("retrying to read what is carried", Pace::Soon, read).await?;
-        let part = message.map(|message| CarriedPart::decode(message.payload)).transpose();
-        part.map_err(|error| ReadError(format!("part {number} of what is carried of run {run}: {error}")))
+        let Some(message) = message else { return Ok(None) };
+        let stored_at = millis(message.time.unix_timestamp_nanos());
+        let wrong = |error| ReadError(format!("part {number} of what is carried of run {run}: {error}"));
+        let part = CarriedPart::decode(message.payload).map_err(wrong)?;
+        Ok(Some(LastPart { number, part, stored_at }))
     }
 
     async fn last_part(&self, run: RunId) -> Result<Option<LastPart>, ReadError> {
@@ -153,7 +168,7 @@ impl Journal {
         let subjects = self.carried_subjects(&parts).await?;
         let number = |subject: &str| subject.rsplit('.').next()?.parse().ok();
         let Some(number) = subjects.iter().filter_map(|(subject, _)| number(subject)).max() else { return Ok(None) };
-        Ok(self.carried_part(run, number).await?.map(|part| LastPart { number, part }))
+        self.stored_part(run, number).await
     }
 
     /// The subjects of the bucket that match a filter, from its leader.
@@ -208,11 +223,14 @@ impl Journal {
         format!("{}fence.{shard}", self.broker.carried.prefix)
     }
 
-    /// Carries the entries of a run that were stored before `before`. Returns the last entry that is carried; 0 if none
-    /// is. A small last part grows.
-    pub(crate) async fn carry(&self, order: Order, before: Timestamp) -> Result<u64, CarryError> {
+    /// Carries the entries of a run that were stored before `before`. Returns what is carried then. A small last part
+    /// grows.
+    pub(crate) async fn carry(&self, order: Order, before: Timestamp) -> Result<CarriedTo, CarryError> {
         let run = order.run;
-        let LastPart { mut number, mut part } = self.last_part(run).await?.unwrap_or_default();
+        let last = self.last_part(run).await?.unwrap_or_default();
+        let settled = last.settled(::nats::now());
+        let LastPart { mut number, mut part, .. } = last;
+        part.settled = settled;
         // A server that was replaced without knowing it yet answers with an older part, which would be written again.
         if part.through() < order.carried {
             return Err(ReadError(format!("entries of run {run} are carried that a server of the broker lacks")).into());
@@ -227,7 +245,8 @@ impl Journal {
             let messages = page.messages.into_iter().filter(move |message| message.sequence > through);
             for message in messages.take_while(|message| message.at < before) {
                 if bytes > 0 && bytes + message.payload.len() > PART_BYTES {
-                    let full = std::mem::replace(&mut part, CarriedPart { after: through, entries: Vec::new() });
+                    let next = CarriedPart { after: through, settled, ..CarriedPart::default() };
+                    let full = std::mem::replace(&mut part, next);
                     if is_new {
                         self.put_part(order, number, full.encode()).await?;
                     }
@@ -244,7 +263,7 @@ impl Journal {
         if is_new {
             self.put_part(order, number, part.encode()).await?;
         }
-        Ok(through)
+        Ok(CarriedTo { through, settled })
     }
 
     /// If something is carried of a run that has ended with the entry `last`, carries all of it, and keeps that until
@@ -271,7 +290,7 @@ impl Journal {
 
     /// Returns `false` if its end has left the log.
     async fn carry_whole(&self, order: Order, last: u64) -> Result<bool, CarryError> {
-        let through = self.carry(order, Timestamp(u64::MAX)).await?;
+        let CarriedTo { through, .. } = self.carry(order, Timestamp(u64::MAX)).await?;
         if through < last {
             let is_gone = self.is_gone(order.run.shard(), last).await?;
             return if is_gone { Ok(false) } else { Err(ReadError::disagreeing().into()) };
@@ -347,8 +366,9 @@ impl Journal {
     }
 
     async fn forget_after(&self, run: RunId, fence: Fence, tip: u64, last: LastPart) -> Result<(), ReadError> {
-        let LastPart { number, mut part } = last;
+        let LastPart { number, mut part, .. } = last;
         part.entries.retain(|entry| entry.sequence <= tip);
+        part.settled = 0;
         if part.entries.is_empty() {
             let purge = self.broker.carried.stream.purge().filter(self.place(run, number));
             return purge.await.map(drop).map_err(|error| ReadError::new(&error));

@@ -135,14 +135,14 @@ mod tests {
         let closes = || message(8, Event::RunClosed);
         let listed = Listed { run, first: 0, last: 8 };
         let mut known = Known::new(run);
-        let second = || CarriedPart { after: 5, entries: vec![closes()] };
+        let second = || CarriedPart { after: 5, entries: vec![closes()], settled: 0 };
         assert!(!apply(second(), listed, &mut known) && known.last == 0, "the first part is missing");
-        let headless = CarriedPart { after: 0, entries: vec![closes()] };
+        let headless = CarriedPart { after: 0, entries: vec![closes()], settled: 0 };
         assert!(!apply(headless, listed, &mut known) && known.last == 0, "its opening is missing");
-        assert!(!apply(CarriedPart { after: 0, entries: vec![opens()] }, listed, &mut known));
+        assert!(!apply(CarriedPart { after: 0, entries: vec![opens()], settled: 0 }, listed, &mut known));
         assert_eq!((known.first, known.last, known.carried), (5, 5, 5));
         // The first part had grown meanwhile.
-        let grown = CarriedPart { after: 0, entries: vec![opens(), closes()] };
+        let grown = CarriedPart { after: 0, entries: vec![opens(), closes()], settled: 0 };
         assert!(apply(grown, listed, &mut known.clone()));
         assert!(apply(second(), listed, &mut known));
         assert_eq!((known.first, known.last, known.carried), (5, 8, 8));

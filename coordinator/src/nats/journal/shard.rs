@@ -69,6 +69,17 @@ impl OfShard {
         self.runs.keys().copied().collect()
     }
 
+    /// The runs, each with its first entry after `after`, in the order of these entries.
+    pub(crate) fn in_order(&self, after: u64) -> Vec<(u64, RunId)> {
+        let first = |(id, messages): (&RunId, &Vec<Stored>)| {
+            let mut sequences = messages.iter().map(|message| message.sequence);
+            Some((sequences.find(|sequence| *sequence > after)?, *id))
+        };
+        let mut runs: Vec<_> = self.runs.iter().filter_map(first).collect();
+        runs.sort_unstable();
+        runs
+    }
+
     /// Applies the messages of a run up to its entry `last`.
     pub(super) fn apply_to(&mut self, id: RunId, last: u64, known: &mut Known) {
         let messages = self.runs.remove(&id).unwrap_or_default();
@@ -288,6 +299,9 @@ mod tests {
             OfRun::Ended(whole) => whole.messages.iter().map(|message| message.sequence).collect(),
             OfRun::GoesOn | OfRun::Incomplete => Vec::new(),
         };
+        let order = of_three.in_order(late_first);
+        assert_eq!(order.iter().map(|(_, id)| *id).collect::<Vec<_>>(), [run, headless, late]);
+        assert_eq!((order[0].0, order[2].0), (ended, ends), "their first entries in the part");
         assert_eq!(
             [sequences(of_three.take(run)), sequences(of_three.take(late))],
             [[first, ended], [late_first, ends]]

@@ -149,9 +149,13 @@ fn what_the_log_keeps_of_a_run_is_the_same_whether_it_is_packed_or_not() {
         needs(&packed)
     };
     assert_eq!(same(&|_| {}), (1, vec![run, run_id(2)]));
-    assert_eq!(same(&|story| story.owner.handle_carried(run, 1, story.now)), (1, vec![run_id(2)]), "it is too young");
+    assert_eq!(
+        same(&|story| story.owner.handle_carried(run, carried(1), story.now)),
+        (1, vec![run_id(2)]),
+        "it is too young"
+    );
     assert_eq!(same(&|story| drop(story.wait(30))).0, 2);
-    assert_eq!(same(&|story| story.owner.handle_carried(run, 0, story.now)).0, 2, "more was carried before");
+    assert_eq!(same(&|story| story.owner.handle_carried(run, carried(0), story.now)).0, 2, "more was carried before");
     assert!(is_packed(&packed, run) && !is_packed(&awake, run));
 }
 

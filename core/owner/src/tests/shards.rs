@@ -138,8 +138,8 @@ fn what_is_carried_leaves_the_log_after_a_while_but_for_jobs_that_a_worker_may_s
     let needs = |story: &Story| shard(story).needed_from(story.now);
     let to_carry = |story: &Story, before| shard(story).to_carry(before, story.now);
     assert_eq!((to_carry(&story, 1), to_carry(&story, 3)), (vec![], vec![waiting, working]));
-    story.owner.handle_carried(waiting, 1, story.now);
-    story.owner.handle_carried(working, 3, story.now);
+    story.owner.handle_carried(waiting, carried(1), story.now);
+    story.owner.handle_carried(working, carried(3), story.now);
     assert_eq!((needs(&story), to_carry(&story, 9)), (1, vec![]), "it is all too young");
     story.wait(30);
     assert_eq!(needs(&story), 3, "the job");
@@ -148,11 +148,45 @@ fn what_is_carried_leaves_the_log_after_a_while_but_for_jobs_that_a_worker_may_s
     story.log(working, vec![Event::CallCancelled { call: CALL }]);
     story.owner.handle_carried_whole(working);
     assert_eq!(needs(&story), 2, "what follows the last entry that is carried");
-    story.owner.handle_carried(waiting, 4, story.now);
-    story.owner.handle_carried(waiting, 1, story.now);
+    story.owner.handle_carried(waiting, carried(4), story.now);
+    story.owner.handle_carried(waiting, carried(1), story.now);
     assert_eq!(needs(&story), 2, "it stays until it counts that more is carried");
     story.wait(30);
     assert_eq!(needs(&story), shard(&story).applied() + 1);
+}
+
+#[test]
+fn what_an_earlier_owner_carried_long_ago_counts_at_once_and_the_rest_after_a_while() {
+    let mut story = Story::begin();
+    let run = old_run(1);
+    for number in 1..=4 {
+        let name = format!("call {number}");
+        let call = CallSpec { route: Route::Client, ..spec(name.replace(' ', "_").as_str()) };
+        let calls = vec![Arc::new(call.clone())];
+        story.log(run, vec![if number == 1 { opening(vec![call]) } else { Event::CallsAppended { calls } }]);
+    }
+    // It was carried when it was read, or what is carried of it is found when it is to be carried.
+    let mut known = story.owner.run(run).expect("it is open").into_owned();
+    for carried in [3, 0] {
+        known.carried = carried;
+        let read = |to: Option<CarriedTo>| {
+            let mut next = Story::without_shard();
+            next.owner.handle_claimed(SHARD, 2);
+            let taken = Takeover { claim: 2, through: 4, tip: 4, open: vec![known.clone()], ..Takeover::default() };
+            assert!(next.owner.handle_taken(SHARD, taken, START));
+            assert_eq!((shard(&next).needed_from(START), shard(&next).to_carry(9, START)), (1, vec![run]));
+            if let Some(to) = to {
+                next.owner.handle_carried(run, to, START);
+            }
+            let later = START.after(Duration::from_secs(30));
+            [START, later].map(|now| (shard(&next).needed_from(now), shard(&next).to_carry(9, now).len()))
+        };
+        assert_eq!(read(Some(CarriedTo { through: 3, settled: 3 })), [(4, 1), (4, 1)]);
+        assert_eq!(read(Some(CarriedTo { through: 3, settled: 2 })), [(3, 0), (4, 1)]);
+        assert_eq!(read(Some(CarriedTo { through: 4, settled: 2 })), [(3, 0), (5, 0)]);
+        assert_eq!(read(Some(CarriedTo { through: 3, settled: 0 })), [(1, 0), (4, 1)]);
+        assert_eq!(read(None), [(1, 1), (if carried > 0 { 4 } else { 1 }, 1)]);
+    }
 }
 
 #[test]

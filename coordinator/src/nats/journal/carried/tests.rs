@@ -95,7 +95,7 @@ async fn a_carried_run_is_read_whole_and_in_order_whatever_of_it_has_left_the_lo
         // Carried twice, the second time with more.
         for leaves in [0, 3, 7] {
             let through = *places.last().expect("it has entries");
-            assert_eq!(journal.carry(order(run, fence), ALL).await.expect("it is carried"), through);
+            assert_eq!(journal.carry(order(run, fence), ALL).await.expect("it is carried").through, through);
             drop_before(&journal, places[0].max(places[leaves.min(places.len() - 1)])).await;
             assert_eq!(sequences(pages(run)).await, places, "{bytes} bytes, {leaves} have left");
             add(&journal, run, &mut places, 5).await;
@@ -107,7 +107,7 @@ async fn a_carried_run_is_read_whole_and_in_order_whatever_of_it_has_left_the_lo
             assert_eq!(journal.last_of_run(run).await.expect("it is known"), known.last);
         }
         // A reader goes on where it was.
-        assert_eq!(journal.carry(order(run, fence), ALL).await.expect("it is carried"), places[21]);
+        assert_eq!(journal.carry(order(run, fence), ALL).await.expect("it is carried").through, places[21]);
         drop_before(&journal, places[21] + 1).await;
         let read = places.iter().position(|place| *place == first.through).expect("an entry");
         assert_eq!(sequences(begun).await, places[read + 1..], "{bytes} bytes");
@@ -146,7 +146,7 @@ async fn an_append_expects_nothing_in_place_of_what_has_left_the_log_and_still_n
     let run = old();
     let mut places = vec![open(&journal, run).await];
     add(&journal, run, &mut places, 1).await;
-    let carried = journal.carry(order(run, fence), ALL).await.expect("it is carried");
+    let carried = journal.carry(order(run, fence), ALL).await.expect("it is carried").through;
     let call = CallIndex(0);
     let known = other.known(run).await.expect("it can be read");
     assert_eq!(known.revision(&SubjectKind::Control { call }), 0, "the fold does not know the call");
@@ -175,8 +175,31 @@ async fn an_owner_that_was_replaced_carries_nothing_nor_does_what_it_sent_before
     let late = journal.fence_again(SHARD, 1).await.expect("it can be asked for");
     assert!(journal.carry(order(run, late), ALL).await.is_err(), "the later owner's stays");
     assert_eq!(journal.carried_to(run).await.expect("it is known"), 0);
-    assert_eq!(journal.carry(order(run, next), ALL).await.expect("it is carried"), opened);
+    assert_eq!(journal.carry(order(run, next), ALL).await.expect("it is carried").through, opened);
     assert_eq!(journal.carried_runs(SHARD).await.expect("they are listed"), [run]);
+}
+
+#[tokio::test]
+async fn what_was_carried_long_ago_is_known_although_the_part_has_grown_since() {
+    let (_server, journal) = journal().await;
+    let fence = journal.fence(SHARD, 1).await.expect("it is written");
+    let run = old();
+    let mut places = vec![open(&journal, run).await];
+    let carry = async || journal.carry(order(run, fence), ALL).await.expect("it is carried");
+    assert_eq!(carry().await, CarriedTo { through: places[0], settled: 0 });
+    let stored = journal.last_part(run).await.expect("it can be read").expect("it is there");
+    let just_before = stored.stored_at.after(SETTLED_BEFORE).before(Duration::from_millis(1));
+    assert_eq!(stored.settled(just_before), 0);
+    assert_eq!(stored.settled(stored.stored_at.after(SETTLED_BEFORE)), places[0]);
+    // As if it had grown after that time.
+    let aged = CarriedPart { settled: places[0], ..stored.part };
+    journal.put_part(order(run, fence), 0, aged.encode()).await.expect("stored");
+    for _ in 0..2 {
+        add(&journal, run, &mut places, 1).await;
+        let through = *places.last().expect("it has entries");
+        assert_eq!(carry().await, CarriedTo { through, settled: places[0] });
+    }
+    assert_eq!(carry().await, CarriedTo { through: places[2], settled: places[0] }, "nothing is added");
 }
 
 #[tokio::test]
@@ -188,7 +211,7 @@ async fn a_part_that_an_old_server_of_the_broker_tells_is_not_written_again() {
     journal.carry(order(run, fence), ALL).await.expect("it is carried");
     let before = journal.carried_part(run, 0).await.expect("it can be read").expect("it is there");
     add(&journal, run, &mut places, 2).await;
-    let carried = journal.carry(order(run, fence), ALL).await.expect("it is carried");
+    let carried = journal.carry(order(run, fence), ALL).await.expect("it is carried").through;
     drop_before(&journal, places[2] + 1).await;
     add(&journal, run, &mut places, 1).await;
     // As if a server answered that has not heard of what was stored since.

@@ -6,7 +6,7 @@
 
 mod shards;
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -19,7 +19,7 @@ use owner::{Known, SHARDS_MAX};
 use proto::convert::history::{HistoryMessage, HistoryPosition};
 use run::{Content, ObjectId, Outcome, Run, RunId, Shard, Timestamp};
 use tokio::sync::{Semaphore, mpsc, watch};
-use tokio::time::Instant;
+use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::CancellationToken;
 
 use self::shards::Shards;
@@ -318,33 +318,61 @@ impl HistoryWriter {
         // Asked after the part was read, and before anything of it is written.
         let Some(OpenAmong { open, newest, .. }) = self.owner.open_among(shard, asked).await? else { return Ok(None) };
         self.stuck().handle_begun(shard);
-        let through = part.through;
         let ended = runs.into_iter().filter(|(_, id)| !open.contains(id));
-        let taken: Vec<_> = ended.map(|(first, id)| (first, id, part.joined_at(id), part.take(id))).collect();
-        let prepare = |(first, id, opening, taken)| {
-            self.prepare_taken(id, opening, taken, through).map(move |prepared| (first, prepared)).boxed()
-        };
-        let mut prepared = iter(taken).map(prepare).buffered(RUNS_OF_SHARD);
-        let (mut ended, mut bytes, mut put_at) = (Vec::new(), 0, Instant::now());
-        while let Some((first, run)) = prepared.next().await {
-            // What ended before the first entry of this run was prepared.
-            let position = HistoryPosition { log, through: first - 1 };
-            if run.is_err() || bytes > BATCH_BYTES || put_at.elapsed() >= PUT_APART {
-                self.put(shard, std::mem::take(&mut ended), position).await?;
-                (bytes, put_at) = (0, Instant::now());
-            }
-            if let Some(run) = run? {
-                bytes += run.messages.iter().map(|message| message.payload.len()).sum::<usize>();
-                ended.push(run);
-            }
-        }
-        drop(prepared);
+        let taken = ended.map(|(first, id)| (first, id, part.joined_at(id), part.take(id))).collect();
+        let rest = self.write_taken(shard, (log, part.through), taken).await?;
         // Also if nothing of it is written: the next round begins there.
-        self.put(shard, ended, HistoryPosition { log, through: part.through }).await?;
+        self.put(shard, rest, HistoryPosition { log, through: part.through }).await?;
         self.stuck().handle_stored(shard);
         let after = part.through;
         self.unfinished().insert(shard, (log, part.into_unfinished(&open, newest)));
         Ok(Some(Writing { wanted: Wanted { after, ..writing.wanted }, ..writing }))
+    }
+
+    /// Writes runs that are not open, each with its first entry in the part, in the order of these entries: what ended
+    /// before the first entry of the next run is written with a position up to there. Returns those that are still to
+    /// be written.
+    async fn write_taken(
+        &self,
+        shard: Shard,
+        (log, through): (u64, u64),
+        taken: Vec<(u64, RunId, Option<u64>, OfRun)>,
+    ) -> Result<Vec<EndedRun>, WriteError> {
+        let mut firsts: VecDeque<u64> = taken.iter().map(|(first, ..)| *first).collect();
+        let prepare = |(_, id, opening, taken)| self.prepare_taken(id, opening, taken, through).boxed();
+        let mut prepared = iter(taken).map(prepare).buffered(RUNS_OF_SHARD);
+        let (mut ended, mut bytes, mut put_at) = (Vec::new(), 0, Instant::now());
+        while let Some(first) = firsts.front() {
+            let position = HistoryPosition { log, through: first.saturating_sub(1) };
+            let due = if bytes > BATCH_BYTES { put_at } else { put_at + PUT_APART };
+            let run = tokio::select! {
+                biased;
+                () = sleep_until(due), if !ended.is_empty() => {
+                    self.put(shard, std::mem::take(&mut ended), position).await?;
+                    (bytes, put_at) = (0, Instant::now());
+                    continue;
+                }
+                Some(run) = prepared.next() => run,
+                else => break,
+            };
+            match run {
+                Ok(run) => {
+                    firsts.pop_front();
+                    bytes +=
+                        run.iter().flat_map(|run| &run.messages).map(|message| message.payload.len()).sum::<usize>();
+                    ended.extend(run);
+                }
+                Err(error) => {
+                    if !ended.is_empty()
+                        && let Err(error) = self.put(shard, ended, position).await
+                    {
+                        tracing::debug!(%shard, %error, "writing a part of what has ended failed");
+                    }
+                    return Err(error);
+                }
+            }
+        }
+        Ok(ended)
     }
 
     /// A run that is not open, as it is stored. `None` if it ended after the part, whose history has it with its last
@@ -450,7 +478,10 @@ impl HistoryWriter {
         loop {
             let page = pages.next_known().await?;
             if page.is_cut {
-                self.history.remove_parts(id, parts).await?;
+                // An earlier owner may have stored it whole.
+                if self.history.run(id, ::nats::now()).await?.is_none() {
+                    self.history.remove_parts(id, parts).await?;
+                }
                 return Err(WriteError::Left(id));
             }
             waiting.extend(page.messages.into_iter().filter(|message| message.sequence <= last));

@@ -492,7 +492,7 @@ impl OwnerTask {
 
     /// Closes a run that is not open any more.
     fn close(&mut self, id: RunId) -> Option<OpenRun> {
-        let mut open = self.owner.close(id)?;
+        let mut open = self.owner.close(id, ::nats::now())?;
         self.io.turns.forget_run(&open.known.run);
         self.io.quotas.forget_waiting(&open.known.run);
         see_woken(&self.io.quotas, &mut open, true);

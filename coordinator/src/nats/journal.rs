@@ -175,6 +175,8 @@ pub(crate) struct Page {
     pub(crate) is_cut: bool,
     /// The last entry of the run that is carried beside the log, if its beginning was read from there; 0 otherwise.
     pub(crate) carried: u64,
+    /// The entries up to this one were carried long before that.
+    pub(crate) settled: u64,
     /// Its messages, if they were asked for.
     pub(crate) messages: Vec<HistoryMessage>,
 }
@@ -192,6 +194,7 @@ impl Page {
     /// Applies its entries up to `last`.
     fn apply_through(self, last: u64, known: &mut Known) {
         known.carried = known.carried.max(self.carried);
+        known.settled = known.settled.max(self.settled);
         for entry in self.entries.iter().filter(|entry| entry.sequence <= last) {
             known.apply(entry, &mut Vec::new());
         }

@@ -18,6 +18,9 @@ pub struct Known {
     pub last: u64,
     /// The entries up to this one are carried beside the log, and may have left it; 0 if none are.
     pub carried: u64,
+    /// The entries up to this one had been carried for [`crate::retention::SETTLED_BEFORE`] when they were read; 0 if
+    /// none had, or that was not asked.
+    pub settled: u64,
     /// The last entry on each place that was passed over, including void jobs. Empty except in rare cases.
     unread: Vec<(SubjectKind, u64)>,
     /// It was read from the history: the log has nothing of it, and nothing can be appended.
@@ -69,7 +72,7 @@ impl Known {
 
     /// A run all of whose entries could be understood, from the first to the last.
     pub(crate) fn at(run: Run, (first, last): (u64, u64), carried: u64) -> Self {
-        Self { run: Arc::new(run), first, last, carried, unread: Vec::new(), is_past: false }
+        Self { run: Arc::new(run), first, last, carried, settled: 0, unread: Vec::new(), is_past: false }
     }
 
     /// Applies the next entry, and adds the facts that the run accepted from it to `heard`.
@@ -87,11 +90,6 @@ impl Known {
     /// The first entry that is the job of a call which a worker executes or will execute; `u64::MAX` if there is none.
     pub(crate) fn first_job(&self) -> u64 {
         self.run.calls().iter().filter_map(Call::job_in_use).min().unwrap_or(u64::MAX)
-    }
-
-    /// The first entry of the run that is not carried; `u64::MAX` if there is none.
-    pub(crate) fn uncarried_from(&self) -> u64 {
-        uncarried_from((self.first, self.last), self.carried)
     }
 
     /// Whether this release could read all entries.

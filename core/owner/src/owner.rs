@@ -126,7 +126,8 @@ impl Owner {
         let timers = resting.heads().filter_map(|(id, head)| Some((head.timer?, id)));
         self.timers.extend(timers);
         state.resting = resting;
-        state.half_carried = ended.iter().filter_map(|known| Some((known.run.id(), HalfCarried::of(known)?))).collect();
+        let half_carried = |known: Known| Some((known.run.id(), HalfCarried::of(&OpenRun::new(known, now), now)?));
+        state.half_carried = ended.into_iter().filter_map(half_carried).collect();
         state.unread = Unread::of(unread, now);
         true
     }
@@ -237,11 +238,11 @@ impl Owner {
     }
 
     /// Removes a run that is open no more: it has ended, or its entries have left the log.
-    pub fn close(&mut self, id: RunId) -> Option<OpenRun> {
+    pub fn close(&mut self, id: RunId, now: Timestamp) -> Option<OpenRun> {
         let state = self.shards.get_mut(usize::from(id.shard().0))?;
         state.awaken(id);
         let open = state.runs.remove(&id)?;
-        state.half_carried.extend(HalfCarried::of(&open.known).map(|half| (id, half)));
+        state.half_carried.extend(HalfCarried::of(&open, now).map(|half| (id, half)));
         if let Some(timer) = open.timer {
             self.timers.remove(&(timer, id));
         }

@@ -9,9 +9,9 @@ use std::time::Duration;
 /// clocks of the broker's nodes may differ, and how long a server that was replaced may not know it. Younger entries
 /// and younger runs are not carried either: most runs end before.
 pub const SETTLED_AFTER: Duration = Duration::from_secs(30);
-/// What an earlier owner carried counts at once if it was stored so long ago, because owners may change more often than
-/// every [`SETTLED_AFTER`]. It is longer than that because the time in which the broker stood still passes too: a server
-/// that was replaced may not know it for that time.
+/// What an earlier owner carried counts at once if it was stored so long ago, because owners may change more often
+/// than every [`SETTLED_AFTER`]. It is longer than that because the time in which the broker stood still passes too: a
+/// server that was replaced may not know it for that time.
 pub const SETTLED_BEFORE: Duration = Duration::from_secs(120);
 /// Nothing is carried of runs that are younger: carried entries are at least twice as old, so clocks may differ by
 /// this.

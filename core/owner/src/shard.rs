@@ -117,8 +117,6 @@ pub(crate) struct Carried {
     /// The first entry of the run that does not count as carried until then.
     uncarried_from: u64,
     at: Timestamp,
-    /// It was read when the shard was taken over. Since when it is carried, is not known.
-    is_read: bool,
 }
 
 /// The entries of an open run, as far as they are carried.
@@ -132,10 +130,9 @@ pub(crate) struct Span {
 
 impl Span {
     /// The same of a run that was read at this time.
-    pub(crate) fn read(known: &Known, now: Timestamp) -> Self {
-        let unsettled = Carried { uncarried_from: known.first, at: now, is_read: true };
-        let unsettled = (known.carried > 0).then_some(unsettled);
-        Self { first: known.first, last: known.last, carried: known.carried, unsettled }
+    fn read(known: &Known, now: Timestamp) -> Self {
+        let nothing = Self { first: known.first, last: known.last, carried: 0, unsettled: None };
+        nothing.handle_carried(CarriedTo { through: known.carried, settled: known.settled }, now)
     }
 
     /// What does not count yet.
@@ -152,10 +149,10 @@ impl Span {
         self.unsettled(now).map_or_else(|| self.uncarried_after(self.carried), |carried| carried.uncarried_from)
     }
 
-    /// Whether more may be carried, or it may be found out since when it is. What was carried last must count before
-    /// more is: otherwise a run with steady entries would keep the log.
-    pub(crate) fn is_settled(&self, now: Timestamp) -> bool {
-        self.unsettled(now).is_none_or(|carried| carried.is_read)
+    /// Whether more may be carried. What was carried last must count before more is: otherwise a run with steady
+    /// entries would keep the log.
+    fn is_settled(&self, now: Timestamp) -> bool {
+        self.unsettled(now).is_none()
     }
 
     /// This much of the run is carried now. What counted before counts on.
@@ -164,7 +161,7 @@ impl Span {
         let carried = self.carried.max(to.through);
         let at = if carried > self.carried { now } else { self.unsettled(now).map_or(now, |unsettled| unsettled.at) };
         let from = self.uncarried_from(now).max(self.uncarried_after(to.settled));
-        let unsettled = Carried { uncarried_from: from, at, is_read: false };
+        let unsettled = Carried { uncarried_from: from, at };
         Self { carried, unsettled: (from < self.uncarried_after(carried)).then_some(unsettled), ..self }
     }
 }
@@ -198,10 +195,11 @@ pub(crate) struct HalfCarried {
 
 impl HalfCarried {
     /// `None` for a run that is open, or that nobody has begun to carry because it was young when it ended.
-    pub(crate) fn of(known: &Known) -> Option<Self> {
+    pub(crate) fn of(open: &OpenRun, now: Timestamp) -> Option<Self> {
+        let known = &open.known;
         let ended_at = known.run.status().is_final().then_some(known.run.ended_at()).flatten()?;
         let is_old = ended_at.since(known.run.id().created_at()) >= UNCARRIED_AGE;
-        is_old.then(|| Self { last: known.last, needed_from: known.uncarried_from() })
+        is_old.then(|| Self { last: known.last, needed_from: open.span().uncarried_from(now) })
     }
 }
 

@@ -182,7 +182,7 @@ impl Story {
         let entry = Entry { sequence: self.sequence, at: self.now, not_after: None, hooked: false, events };
         self.owner.handle_entry(run, &entry, &mut Vec::new(), self.now, &self.world);
         if self.owner.run(run).is_some_and(|known| known.run.status().is_final()) {
-            let closed = self.owner.close(run).expect("it was open");
+            let closed = self.owner.close(run, self.now).expect("it was open");
             self.owner.keep_ended(closed.known);
         }
         self.owner.check_run(run, self.now, &self.world);

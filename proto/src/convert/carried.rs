@@ -2,6 +2,7 @@
 
 use bytes::Bytes;
 use prost::Message as _;
+use run::Timestamp;
 
 use super::history::HistoryMessage;
 use super::{InvalidMessage, VERSION, check_version};
@@ -15,6 +16,8 @@ pub struct CarriedPart {
     pub entries: Vec<HistoryMessage>,
     /// The entries of the run up to this one had been carried for long when the part was stored; 0 if none had.
     pub settled: u64,
+    /// The entries up to this one have been carried since then; `None` if all of them are since the part was stored.
+    pub settling: Option<(u64, Timestamp)>,
 }
 
 impl CarriedPart {
@@ -26,8 +29,11 @@ impl CarriedPart {
 
     #[must_use]
     pub fn encode(self) -> Bytes {
-        let entries = self.entries.into_iter().map(HistoryMessage::out).collect();
-        wire::CarriedPart { version: VERSION, after: self.after, entries, settled: self.settled }.encode_to_vec().into()
+        let Self { after, entries, settled, settling } = self;
+        let entries = entries.into_iter().map(HistoryMessage::out).collect();
+        let (settling, since) = settling.unwrap_or((0, Timestamp(0)));
+        let part = wire::CarriedPart { version: VERSION, after, entries, settled, settling, settling_since: since.0 };
+        part.encode_to_vec().into()
     }
 
     /// Decodes a part.
@@ -35,9 +41,12 @@ impl CarriedPart {
     /// # Errors
     /// The message is something else, or its entries are not in the order of the log.
     pub fn decode(payload: Bytes) -> Result<Self, InvalidMessage> {
-        let wire::CarriedPart { version, after, entries, settled } = wire::CarriedPart::decode(payload)?;
+        let wire::CarriedPart { version, after, entries, settled, settling, settling_since } =
+            wire::CarriedPart::decode(payload)?;
         check_version(version)?;
-        let part = Self { after, entries: entries.into_iter().map(HistoryMessage::read).collect(), settled };
+        let entries = entries.into_iter().map(HistoryMessage::read).collect();
+        let settling = (settling > 0).then_some((settling, Timestamp(settling_since)));
+        let part = Self { after, entries, settled, settling };
         let sequences = std::iter::once(after).chain(part.entries.iter().map(|entry| entry.sequence));
         if !sequences.is_sorted_by(|one, next| one < next) {
             return Err(InvalidMessage::Missing("the order of the entries"));
@@ -48,8 +57,6 @@ impl CarriedPart {
 
 #[cfg(test)]
 mod tests {
-    use run::Timestamp;
-
     use super::*;
 
     fn part(sequences: &[u64]) -> CarriedPart {
@@ -59,7 +66,8 @@ mod tests {
             at: Timestamp(7 * sequence),
             payload: Bytes::from_static(b"opening"),
         };
-        CarriedPart { after: 3, entries: sequences.iter().map(entry).collect(), settled: 2 }
+        let settling = Some((3, Timestamp(7)));
+        CarriedPart { after: 3, entries: sequences.iter().map(entry).collect(), settled: 2, settling }
     }
 
     #[test]

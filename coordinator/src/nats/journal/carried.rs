@@ -45,19 +45,34 @@ impl From<ReadError> for CarryError {
     }
 }
 
-/// The last part of a run.
+/// A part of a run, as the bucket has it.
 #[derive(Debug, Default)]
-struct LastPart {
-    number: u64,
-    part: CarriedPart,
-    stored_at: Timestamp,
+pub(super) struct StoredPart {
+    pub(super) number: u64,
+    pub(super) part: CarriedPart,
+    pub(super) stored_at: Timestamp,
 }
 
-impl LastPart {
-    /// The entries up to this one were carried long before `now`.
-    fn settled(&self, now: Timestamp) -> u64 {
-        if now.since(self.stored_at) >= SETTLED_BEFORE { self.part.through() } else { self.part.settled }
+impl StoredPart {
+    /// The entries of the run up to this one were carried long before `now`.
+    pub(super) fn settled(&self, now: Timestamp) -> u64 {
+        match self.part.settling {
+            _ if is_long_before(self.stored_at, now) => self.part.through(),
+            Some((through, since)) if is_long_before(since, now) => through,
+            _ => self.part.settled,
+        }
     }
+
+    /// As [`CarriedPart::settling`], in a part that is stored after this one or in its place.
+    fn settling(&self, now: Timestamp) -> Option<(u64, Timestamp)> {
+        let pending = self.part.settling.filter(|(_, since)| !is_long_before(*since, now));
+        let stored = (self.part.through(), self.stored_at);
+        if is_long_before(self.stored_at, now) { None } else { pending.or(Some(stored)) }
+    }
+}
+
+fn is_long_before(then: Timestamp, now: Timestamp) -> bool {
+    now.since(then) >= SETTLED_BEFORE
 }
 
 /// The right to carry the runs of a shard, as long as no other owner has written its fence.
@@ -75,6 +90,14 @@ impl Fence {
     }
 }
 
+/// Entries of a run that are carried, of one part.
+#[derive(Debug)]
+pub(super) struct CarriedEntries {
+    /// The entries of the run up to this one were carried long ago.
+    pub(super) settled: u64,
+    pub(super) messages: Vec<Stored>,
+}
+
 /// What is carried, and until when it is kept.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Order {
@@ -86,38 +109,42 @@ pub(crate) struct Order {
 }
 
 impl Journal {
-    /// The entries of a run after `after` that are carried: those of one part, in the order of the log, and the number
-    /// of that part. `None` if none are carried.
-    pub(super) async fn carried_after(&self, run: RunId, after: u64) -> Result<Option<(u64, Vec<Stored>)>, ReadError> {
+    /// The entries of a run after `after` that are carried: those of one part, in the order of the log. `None` if none
+    /// are.
+    pub(super) async fn carried_after(&self, run: RunId, after: u64) -> Result<Option<CarriedEntries>, ReadError> {
         // Boxed, because it is rare.
         Box::pin(self.find_carried(run, after)).await
     }
 
-    async fn find_carried(&self, run: RunId, after: u64) -> Result<Option<(u64, Vec<Stored>)>, ReadError> {
+    async fn find_carried(&self, run: RunId, after: u64) -> Result<Option<CarriedEntries>, ReadError> {
         if ::nats::now().since(run.created_at()) < UNCARRIED_AGE {
             return Ok(None);
         }
         // Most runs have one part. Otherwise the one that is wanted is between these two.
-        let (mut low, mut found) = (0, self.carried_part(run, 0).await?.map(|part| (0, part)));
-        if found.as_ref().is_some_and(|(_, part)| part.through() <= after) {
+        let mut found = self.stored_part(run, 0).await?;
+        if found.as_ref().is_some_and(|found| found.part.through() <= after) {
             let last = self.last_part(run).await?.filter(|last| last.part.through() > after);
-            let Some(LastPart { number: mut high, part, .. }) = last else { return Ok(None) };
-            found = Some((high, part));
+            let Some(last) = last else { return Ok(None) };
+            let (mut low, mut high) = (0, last.number);
+            found = Some(last);
             while high - low > 1 {
                 let middle = low + (high - low) / 2;
-                match self.carried_part(run, middle).await? {
-                    Some(part) if part.through() > after => (high, found) = (middle, Some((middle, part))),
+                match self.stored_part(run, middle).await? {
+                    Some(part) if part.part.through() > after => (high, found) = (middle, Some(part)),
                     Some(_) | None => low = middle,
                 }
             }
         }
-        let later = |(number, part): (u64, CarriedPart)| (number, messages(run, part, after));
-        Ok(found.map(later).filter(|(_, messages)| !messages.is_empty()))
+        let entries = |found: StoredPart| {
+            let settled = found.settled(::nats::now());
+            CarriedEntries { settled, messages: messages(run, found.part, after) }
+        };
+        Ok(found.map(entries).filter(|entries| !entries.messages.is_empty()))
     }
 
     /// The entries of a run after `after` that are carried: one page, which is empty if none are.
     pub(crate) async fn carried_page(&self, run: RunId, after: u64) -> Result<Page, ReadError> {
-        let Some((_, messages)) = self.carried_after(run, after).await? else {
+        let Some(CarriedEntries { messages, .. }) = self.carried_after(run, after).await? else {
             return Ok(Page { carried: self.carried_to(run).await?, through: after, ..Page::default() });
         };
         let carried = messages.last().map_or(0, |message| message.sequence);
@@ -152,7 +179,7 @@ impl Journal {
         Ok(self.stored_part(run, number).await?.map(|stored| stored.part))
     }
 
-    async fn stored_part(&self, run: RunId, number: u64) -> Result<Option<LastPart>, ReadError> {
+    async fn stored_part(&self, run: RunId, number: u64) -> Result<Option<StoredPart>, ReadError> {
         let place = self.place(run, number);
         let read = || last_message(&self.broker.carried.stream, &place);
         let message = self.patiently("retrying to read what is carried", Pace::Soon, read).await?;
@@ -160,10 +187,10 @@ impl Journal {
         let stored_at = millis(message.time.unix_timestamp_nanos());
         let wrong = |error| ReadError(format!("part {number} of what is carried of run {run}: {error}"));
         let part = CarriedPart::decode(message.payload).map_err(wrong)?;
-        Ok(Some(LastPart { number, part, stored_at }))
+        Ok(Some(StoredPart { number, part, stored_at }))
     }
 
-    async fn last_part(&self, run: RunId) -> Result<Option<LastPart>, ReadError> {
+    async fn last_part(&self, run: RunId) -> Result<Option<StoredPart>, ReadError> {
         let parts = format!("{}{}.{run}.*", self.prefix(), run.shard());
         let subjects = self.carried_subjects(&parts).await?;
         let number = |subject: &str| subject.rsplit('.').next()?.parse().ok();
@@ -228,9 +255,10 @@ impl Journal {
     pub(crate) async fn carry(&self, order: Order, before: Timestamp) -> Result<CarriedTo, CarryError> {
         let run = order.run;
         let last = self.last_part(run).await?.unwrap_or_default();
-        let settled = last.settled(::nats::now());
-        let LastPart { mut number, mut part, .. } = last;
-        part.settled = settled;
+        let now = ::nats::now();
+        let (settled, settling) = (last.settled(now), last.settling(now));
+        let StoredPart { mut number, mut part, .. } = last;
+        (part.settled, part.settling) = (settled, settling);
         // A server that was replaced without knowing it yet answers with an older part, which would be written again.
         if part.through() < order.carried {
             return Err(ReadError(format!("entries of run {run} are carried that a server of the broker lacks")).into());
@@ -245,7 +273,7 @@ impl Journal {
             let messages = page.messages.into_iter().filter(move |message| message.sequence > through);
             for message in messages.take_while(|message| message.at < before) {
                 if bytes > 0 && bytes + message.payload.len() > PART_BYTES {
-                    let next = CarriedPart { after: through, settled, ..CarriedPart::default() };
+                    let next = CarriedPart { after: through, entries: Vec::new(), settled, settling };
                     let full = std::mem::replace(&mut part, next);
                     if is_new {
                         self.put_part(order, number, full.encode()).await?;
@@ -365,10 +393,10 @@ impl Journal {
         }
     }
 
-    async fn forget_after(&self, run: RunId, fence: Fence, tip: u64, last: LastPart) -> Result<(), ReadError> {
-        let LastPart { number, mut part, .. } = last;
+    async fn forget_after(&self, run: RunId, fence: Fence, tip: u64, last: StoredPart) -> Result<(), ReadError> {
+        let StoredPart { number, mut part, .. } = last;
         part.entries.retain(|entry| entry.sequence <= tip);
-        part.settled = 0;
+        (part.settled, part.settling) = (0, None);
         if part.entries.is_empty() {
             let purge = self.broker.carried.stream.purge().filter(self.place(run, number));
             return purge.await.map(drop).map_err(|error| ReadError::new(&error));

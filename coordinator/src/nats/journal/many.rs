@@ -9,7 +9,7 @@ use proto::convert::carried::CarriedPart;
 use run::{RunId, Shard};
 use tokio::sync::SemaphorePermit;
 
-use super::carried::messages;
+use super::carried::{StoredPart, messages};
 use super::pages::Batch;
 use super::{Journal, ReadError, Wanted};
 
@@ -81,7 +81,9 @@ impl Journal {
                 let Some(listed) = run.and_then(|run: RunId| wanted.get(&run)).copied() else { continue };
                 let known = begun.entry(listed.run).or_insert_with(|| Known::new(listed.run));
                 let is_small = message.payload.len() < SMALL_BYTES;
-                if CarriedPart::decode(message.payload).is_ok_and(|part| apply(part, listed, known)) {
+                let stored_at = message.at;
+                let stored = |part| StoredPart { number: 0, part, stored_at };
+                if CarriedPart::decode(message.payload).is_ok_and(|part| apply(stored(part), listed, known)) {
                     begun.remove(&listed.run).into_iter().for_each(&mut take);
                     wanted.remove(&listed.run);
                 } else if is_small {
@@ -98,7 +100,9 @@ impl Journal {
 
 /// Applies a part to what is known of a run. Returns whether the run is complete. A part that does not follow is passed
 /// over: the one before it was replaced while the bucket was read, and comes later.
-fn apply(part: CarriedPart, listed: Listed, known: &mut Known) -> bool {
+fn apply(stored: StoredPart, listed: Listed, known: &mut Known) -> bool {
+    let settled = stored.settled(::nats::now());
+    let part = stored.part;
     if part.after > known.last {
         return false;
     }
@@ -108,7 +112,7 @@ fn apply(part: CarriedPart, listed: Listed, known: &mut Known) -> bool {
         return false;
     }
     Batch { messages, last: false }.page(known_before).apply_through(listed.last, known);
-    known.carried = known.carried.max(through);
+    (known.carried, known.settled) = (known.carried.max(through), known.settled.max(settled));
     known.last == listed.last
 }
 
@@ -135,16 +139,21 @@ mod tests {
         let closes = || message(8, Event::RunClosed);
         let listed = Listed { run, first: 0, last: 8 };
         let mut known = Known::new(run);
-        let second = || CarriedPart { after: 5, entries: vec![closes()], settled: 0 };
-        assert!(!apply(second(), listed, &mut known) && known.last == 0, "the first part is missing");
-        let headless = CarriedPart { after: 0, entries: vec![closes()], settled: 0 };
-        assert!(!apply(headless, listed, &mut known) && known.last == 0, "its opening is missing");
-        assert!(!apply(CarriedPart { after: 0, entries: vec![opens()], settled: 0 }, listed, &mut known));
+        let second = || CarriedPart { after: 5, entries: vec![closes()], ..CarriedPart::default() };
+        let apply = |part, known: &mut Known| {
+            let stored_at = ::nats::now();
+            super::apply(StoredPart { number: 0, part, stored_at }, listed, known)
+        };
+        assert!(!apply(second(), &mut known) && known.last == 0, "the first part is missing");
+        let headless = CarriedPart { after: 0, entries: vec![closes()], ..CarriedPart::default() };
+        assert!(!apply(headless, &mut known) && known.last == 0, "its opening is missing");
+        let first = CarriedPart { after: 0, entries: vec![opens()], ..CarriedPart::default() };
+        assert!(!apply(first, &mut known));
         assert_eq!((known.first, known.last, known.carried), (5, 5, 5));
         // The first part had grown meanwhile.
-        let grown = CarriedPart { after: 0, entries: vec![opens(), closes()], settled: 0 };
-        assert!(apply(grown, listed, &mut known.clone()));
-        assert!(apply(second(), listed, &mut known));
+        let grown = CarriedPart { after: 0, entries: vec![opens(), closes()], ..CarriedPart::default() };
+        assert!(apply(grown, &mut known.clone()));
+        assert!(apply(second(), &mut known));
         assert_eq!((known.first, known.last, known.carried), (5, 8, 8));
         assert!(!known.run.is_open());
     }

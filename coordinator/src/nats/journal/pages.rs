@@ -16,6 +16,7 @@ use run::{Event, RunId, Timestamp};
 use serde::Deserialize;
 use tokio::time::Instant;
 
+use super::carried::CarriedEntries;
 use super::tail::oldest;
 use super::{Decoded, Journal, LAG_PAUSE, PAGE_ENTRIES, Pace, Page, READ_PATIENCE, ReadError, decode};
 use owner::Known;
@@ -55,15 +56,15 @@ enum Mode {
     /// Counted entries are gone: the run was erased or ages out. The counts are useless then.
     Uncounted,
     /// The run begins with what is carried of it: `through` is the last entry of that, as far as it was read, and
-    /// `rest` is still to be returned.
-    Carried { through: u64, rest: VecDeque<Stored> },
+    /// `rest` is still to be returned. The entries up to `settled` were carried long ago.
+    Carried { through: u64, settled: u64, rest: VecDeque<Stored> },
 }
 
 /// The result of an attempt to read a page.
 enum Attempt {
     Read(Batch),
     /// What follows of the run was carried.
-    Carried(Vec<Stored>),
+    Carried(CarriedEntries),
     /// A replica of the broker lags behind the leader, or the run shrank meanwhile.
     Lags,
     /// Entries that were counted are gone.
@@ -179,22 +180,22 @@ impl RunPages {
     }
 
     fn take(&mut self, batch: Batch) -> Page {
-        let carried = match &self.mode {
+        let (carried, settled) = match &self.mode {
             Mode::Counted => {
                 self.first = self.first.or(batch.messages.first().map(|message| message.sequence));
                 for message in &batch.messages {
                     let read = self.read.entry(message.subject.clone()).or_default();
                     (read.messages, read.last) = (read.messages + 1, message.sequence);
                 }
-                0
+                (0, 0)
             }
-            Mode::Uncounted => 0,
-            Mode::Carried { through, .. } => *through,
+            Mode::Uncounted => (0, 0),
+            Mode::Carried { through, settled, .. } => (*through, *settled),
         };
         let messages = if self.with_messages { batch.of_history(self.run) } else { Vec::new() };
         let page = batch.page(self.through);
         self.through = page.through;
-        Page { carried, messages, ..page }
+        Page { carried, settled, messages, ..page }
     }
 
     /// The next messages; `None` if they are not known yet.
@@ -204,9 +205,9 @@ impl RunPages {
         }
         match self.attempt().await? {
             Attempt::Read(batch) => Ok(Some(batch)),
-            Attempt::Carried(messages) => {
+            Attempt::Carried(CarriedEntries { settled, messages }) => {
                 let through = messages.last().map_or(self.through, |message| message.sequence);
-                self.mode = Mode::Carried { through, rest: messages.into() };
+                self.mode = Mode::Carried { through, settled, rest: messages.into() };
                 // There may be nothing left of it.
                 Ok(self.of_rest())
             }
@@ -235,9 +236,9 @@ impl RunPages {
             Mode::Counted => self.attempt_counted().await,
             Mode::Uncounted => {
                 match self.journal.carried_after(self.run, self.through).await? {
-                    Some((_, later)) => return Ok(Attempt::Carried(later)),
+                    Some(later) => return Ok(Attempt::Carried(later)),
                     None if self.journal.carried_to(self.run).await? >= self.through.max(1) => {
-                        return Ok(Attempt::Carried(Vec::new()));
+                        return Ok(Attempt::Carried(CarriedEntries { settled: 0, messages: Vec::new() }));
                     }
                     None => {}
                 }
@@ -270,7 +271,7 @@ impl RunPages {
         let Some(batch) = batch else { return Ok(Attempt::Lags) };
         if self.through == 0
             && !batch.messages.first().is_some_and(Stored::opens)
-            && let Some((_, carried)) = self.journal.carried_after(self.run, 0).await?
+            && let Some(carried) = self.journal.carried_after(self.run, 0).await?
         {
             return Ok(Attempt::Carried(carried));
         }
@@ -290,7 +291,7 @@ impl RunPages {
         };
         // Looked up afterwards: what has left the log by now was carried before.
         match self.journal.carried_after(self.run, self.through).await? {
-            Some((_, later)) => Ok(Attempt::Carried(later)),
+            Some(later) => Ok(Attempt::Carried(later)),
             None => Ok(Attempt::Read(batch)),
         }
     }

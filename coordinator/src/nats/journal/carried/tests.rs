@@ -188,18 +188,28 @@ async fn what_was_carried_long_ago_is_known_although_the_part_has_grown_since() 
     let carry = async || journal.carry(order(run, fence), ALL).await.expect("it is carried");
     assert_eq!(carry().await, CarriedTo { through: places[0], settled: 0 });
     let stored = journal.last_part(run).await.expect("it can be read").expect("it is there");
-    let just_before = stored.stored_at.after(SETTLED_BEFORE).before(Duration::from_millis(1));
-    assert_eq!(stored.settled(just_before), 0);
-    assert_eq!(stored.settled(stored.stored_at.after(SETTLED_BEFORE)), places[0]);
-    // As if it had grown after that time.
-    let aged = CarriedPart { settled: places[0], ..stored.part };
+    add(&journal, run, &mut places, 1).await;
+    assert_eq!(carry().await, CarriedTo { through: places[1], settled: 0 });
+    let grown = journal.last_part(run).await.expect("it can be read").expect("it is there");
+    let first = Some((places[0], stored.stored_at));
+    assert_eq!((grown.part.settled, grown.part.settling), (0, first));
+    let times = [stored.stored_at, grown.stored_at].map(|at| at.after(SETTLED_BEFORE));
+    let settled = |stored: &StoredPart| times.map(|at| (stored.settled(at), stored.settling(at)));
+    assert_eq!(settled(&stored), [(places[0], None), (places[0], None)]);
+    // Otherwise a run with steady entries would keep the log.
+    assert_eq!(settled(&grown), [(places[0], Some((places[1], grown.stored_at))), (places[1], None)]);
+    assert_eq!(grown.settled(times[0].before(Duration::from_millis(1))), 0);
+    // As if it had grown long before.
+    let aged = CarriedPart { settled: places[0], settling: None, ..grown.part };
     journal.put_part(order(run, fence), 0, aged.encode()).await.expect("stored");
     for _ in 0..2 {
         add(&journal, run, &mut places, 1).await;
         let through = *places.last().expect("it has entries");
         assert_eq!(carry().await, CarriedTo { through, settled: places[0] });
     }
-    assert_eq!(carry().await, CarriedTo { through: places[2], settled: places[0] }, "nothing is added");
+    drop_before(&journal, places[1]).await;
+    let known = journal.known(run).await.expect("it can be read");
+    assert_eq!((known.carried, known.settled), (places[3], places[0]), "so the next owner knows it");
 }
 
 #[tokio::test]

@@ -4,27 +4,28 @@
 //! So the next owner goes on from there. Runs that are written twice have the same content. A run is written when it is
 //! not open any more, and again after an entry that came later.
 
+mod prepare;
 mod shards;
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{BTreeSet, HashMap};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use ::history::{EndedRun, History, HistoryError, PART_BYTES};
+use ::history::{EndedRun, History, HistoryError};
 use futures::future::{join, join_all};
 use futures::stream::{FuturesUnordered, iter};
 use futures::{FutureExt as _, StreamExt as _};
+use owner::SHARDS_MAX;
 use owner::stuck::Stuck;
-use owner::{Known, SHARDS_MAX};
-use proto::convert::history::{HistoryMessage, HistoryPosition};
-use run::{Content, ObjectId, Outcome, Run, RunId, Shard, Timestamp};
+use proto::convert::history::HistoryPosition;
+use run::{RunId, Shard};
 use tokio::sync::{Semaphore, mpsc, watch};
 use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::CancellationToken;
 
 use self::shards::Shards;
 use crate::metrics::COUNTS;
-use crate::nats::journal::{Journals, OfRun, OfShard, PAGE_BYTES, ReadError, RunPages, Unfinished, Wanted, Whole};
+use crate::nats::journal::{Journals, OfRun, OfShard, ReadError, Unfinished, Wanted};
 use crate::objects::{BrokenObject, Results};
 use crate::owner::{OpenAmong, OwnerHandle, Stopped};
 use crate::shards::{Owned, every};
@@ -59,8 +60,9 @@ const TOGETHER_MIN: usize = 4;
 /// Shards whose histories go equally far but for so many entries are read together: twice as many as one read has. One
 /// that is further behind would keep the others waiting.
 const TOGETHER_WITHIN: u64 = 16_384;
-/// Messages of one run that are in memory together. A larger run is read a second time, part by part.
-const RUN_BYTES: usize = 4 * 1024 * 1024;
+/// So many entries before the position of a history are read again by a new owner, for the beginnings of runs that go
+/// on there: each would be read alone otherwise. It is some seconds to a minute of a busy log.
+const LOOK_BACK: u64 = 32_768;
 /// A shard whose runs were not all written for so long is stuck.
 const STUCK_AFTER: Duration = Duration::from_secs(300);
 /// How often objects of runs that are kept no more are removed, by the owner of the first shard.
@@ -102,13 +104,21 @@ impl Default for Room {
 struct Writing {
     /// The log to which the positions belong.
     log: u64,
-    /// The history goes as far as `after`.
+    /// What is read next. Up to `written` only for the runs that go on there.
     wanted: Wanted,
+    /// The history goes as far as this.
+    written: u64,
 }
 
 impl Writing {
     fn is_complete(&self) -> bool {
-        self.wanted.after >= self.wanted.needed
+        self.written >= self.wanted.needed
+    }
+
+    /// The next part ends where the history does, if it begins before.
+    fn next(&self) -> Wanted {
+        let Wanted { after, needed, .. } = self.wanted;
+        Wanted { needed: if after < self.written { self.written } else { needed }, ..self.wanted }
     }
 }
 
@@ -119,8 +129,8 @@ type Written = (Shard, Result<bool, WriteError>);
 
 /// The shards that are read together, and those that are read alone.
 fn in_groups(writing: Vec<Writing>) -> Vec<Vec<Writing>> {
-    let furthest = writing.iter().map(|writing| writing.wanted.after).max().unwrap_or(0);
-    let is_near = |writing: &Writing| writing.wanted.after + TOGETHER_WITHIN >= furthest;
+    let furthest = writing.iter().map(|writing| writing.written).max().unwrap_or(0);
+    let is_near = |writing: &Writing| writing.written + TOGETHER_WITHIN >= furthest;
     let (near, far): (Vec<Writing>, Vec<Writing>) = writing.into_iter().partition(is_near);
     let alone = |writing: Writing| vec![writing];
     if near.len() < TOGETHER_MIN {
@@ -282,14 +292,16 @@ impl HistoryWriter {
             tokio::time::sleep(TAKEN_OVER).await;
         };
         let Some(claim) = self.owned.borrow().claim(shard) else { return Ok(None) };
-        let after = self.history.begin((shard, claim), log, newest).await?;
-        Ok(Some(Writing { log, wanted: Wanted { shard, after, needed: newest } }))
+        let written = self.history.begin((shard, claim), log, newest).await?;
+        let goes_on = self.unfinished().get(&shard).is_some_and(|(of, last)| *of == log && last.through() == written);
+        let after = if goes_on { written } else { written.saturating_sub(LOOK_BACK) };
+        Ok(Some(Writing { log, wanted: Wanted { shard, after, needed: newest }, written }))
     }
 
     /// Writes the next part of each of these shards, which are read together.
     async fn write_parts(&self, group: Vec<Writing>) -> Vec<Begun> {
         let _room = if group.len() > 1 { &self.room.groups } else { &self.room.alone }.acquire().await;
-        let wanted: Vec<Wanted> = group.iter().map(|writing| writing.wanted).collect();
+        let wanted: Vec<Wanted> = group.iter().map(Writing::next).collect();
         let Some(shard) = wanted.first().map(|wanted| wanted.shard) else { return Vec::new() };
         let read = self.journals.of_shard(shard).of_shards(&wanted).await;
         let parts = match read {
@@ -306,7 +318,7 @@ impl HistoryWriter {
     /// Writes the runs that ended in the next part of a shard. The owner has applied what is wanted: of later entries
     /// it does not know yet that they end runs. `None` if the shard is being taken over.
     async fn write_part(&self, writing: Writing, mut part: OfShard) -> Result<Option<Writing>, WriteError> {
-        let Writing { log, wanted: Wanted { shard, after, .. } } = writing;
+        let Writing { log, wanted: Wanted { shard, after, .. }, written } = writing;
         if part.through == after {
             return Ok(Some(writing));
         }
@@ -317,52 +329,55 @@ impl HistoryWriter {
         let asked = runs.iter().map(|(_, id)| *id).chain(part.waiting()).collect();
         // Asked after the part was read, and before anything of it is written.
         let Some(OpenAmong { open, newest, .. }) = self.owner.open_among(shard, asked).await? else { return Ok(None) };
-        self.stuck().handle_begun(shard);
         let ended = runs.into_iter().filter(|(_, id)| !open.contains(id));
         let taken = ended.map(|(first, id)| (first, id, part.joined_at(id), part.take(id))).collect();
-        let rest = self.write_taken(shard, (log, part.through), taken).await?;
-        // Also if nothing of it is written: the next round begins there.
-        self.put(shard, rest, HistoryPosition { log, through: part.through }).await?;
-        self.stuck().handle_stored(shard);
-        let after = part.through;
+        let through = part.through;
+        if through > written {
+            self.stuck().handle_begun(shard);
+            let rest = self.write_taken(shard, (log, through), taken).await?;
+            // Also if nothing of it is written: the next round begins there.
+            self.put(shard, rest, HistoryPosition { log, through }).await?;
+            self.stuck().handle_stored(shard);
+        }
         self.unfinished().insert(shard, (log, part.into_unfinished(&open, newest)));
-        Ok(Some(Writing { wanted: Wanted { after, ..writing.wanted }, ..writing }))
+        let wanted = Wanted { after: through, ..writing.wanted };
+        Ok(Some(Writing { log, wanted, written: written.max(through) }))
     }
 
-    /// Writes runs that are not open, each with its first entry in the part, in the order of these entries: what ended
-    /// before the first entry of the next run is written with a position up to there. Returns those that are still to
-    /// be written.
+    /// Writes runs that are not open, each with its first entry in the part: again and again what is prepared, with the
+    /// position before the first entry of those that are not. Returns what is still to be written.
     async fn write_taken(
         &self,
         shard: Shard,
         (log, through): (u64, u64),
         taken: Vec<(u64, RunId, Option<u64>, OfRun)>,
     ) -> Result<Vec<EndedRun>, WriteError> {
-        let mut firsts: VecDeque<u64> = taken.iter().map(|(first, ..)| *first).collect();
-        let prepare = |(_, id, opening, taken)| self.prepare_taken(id, opening, taken, through).boxed();
-        let mut prepared = iter(taken).map(prepare).buffered(RUNS_OF_SHARD);
+        let mut firsts: BTreeSet<u64> = taken.iter().map(|(first, ..)| *first).collect();
+        let prepare = |(first, id, opening, taken)| {
+            self.prepare_taken(id, opening, taken, through).map(move |prepared| (first, prepared)).boxed()
+        };
+        let mut prepared = iter(taken).map(prepare).buffer_unordered(RUNS_OF_SHARD);
         let (mut ended, mut bytes, mut put_at) = (Vec::new(), 0, Instant::now());
-        while let Some(first) = firsts.front() {
+        while let Some(first) = firsts.first() {
             let position = HistoryPosition { log, through: first.saturating_sub(1) };
             let due = if bytes > BATCH_BYTES { put_at } else { put_at + PUT_APART };
-            let run = tokio::select! {
+            let next = tokio::select! {
                 biased;
                 () = sleep_until(due), if !ended.is_empty() => {
                     self.put(shard, std::mem::take(&mut ended), position).await?;
                     (bytes, put_at) = (0, Instant::now());
                     continue;
                 }
-                Some(run) = prepared.next() => run,
-                else => break,
+                next = prepared.next() => next,
             };
-            match run {
-                Ok(run) => {
-                    firsts.pop_front();
+            match next {
+                Some((first, Ok(run))) => {
+                    firsts.remove(&first);
                     bytes +=
                         run.iter().flat_map(|run| &run.messages).map(|message| message.payload.len()).sum::<usize>();
                     ended.extend(run);
                 }
-                Err(error) => {
+                Some((_, Err(error))) => {
                     if !ended.is_empty()
                         && let Err(error) = self.put(shard, ended, position).await
                     {
@@ -370,40 +385,10 @@ impl HistoryWriter {
                     }
                     return Err(error);
                 }
+                None => break,
             }
         }
         Ok(ended)
-    }
-
-    /// A run that is not open, as it is stored. `None` if it ended after the part, whose history has it with its last
-    /// entry, or is not to be stored.
-    async fn prepare_taken(
-        &self,
-        id: RunId,
-        opening: Option<u64>,
-        taken: OfRun,
-        through: u64,
-    ) -> Result<Option<EndedRun>, WriteError> {
-        let (whole, _room) = match taken {
-            OfRun::GoesOn => return Ok(None),
-            OfRun::Ended(whole) if self.is_there(id, opening).await? => (Some(whole), None),
-            OfRun::Ended(_) | OfRun::Incomplete => {
-                let room = self.room.runs.acquire().await;
-                (self.read(id, through).await?, room.ok())
-            }
-        };
-        match whole {
-            Some(whole) => self.prepare(whole, through).await,
-            None => Ok(None),
-        }
-    }
-
-    /// Whether the log still has the opening of a run that was read with an earlier part.
-    async fn is_there(&self, id: RunId, opening: Option<u64>) -> Result<bool, ReadError> {
-        match opening {
-            Some(opening) => self.journals.of(id).holds(opening).await,
-            None => Ok(true),
-        }
     }
 
     async fn put(&self, shard: Shard, ended: Vec<EndedRun>, position: HistoryPosition) -> Result<(), WriteError> {
@@ -411,122 +396,6 @@ impl HistoryWriter {
         self.history.put(shard, ended, position).await?;
         COUNTS.history_runs.add(runs as u64);
         Ok(())
-    }
-
-    /// Reads a run that began before the part, from servers that have the part; without its messages if they are many.
-    /// `None` if it was erased or has left the log, or if it is left out.
-    async fn read(&self, id: RunId, through: u64) -> Result<Option<Whole>, WriteError> {
-        let (mut known, mut messages) = (Known::new(id), Vec::new());
-        let (mut bytes, mut last_at) = (0, Timestamp(0));
-        let mut pages = self.pages(id, through);
-        loop {
-            let mut page = pages.next_known().await?;
-            let (is_last, is_cut) = (page.last, page.is_cut);
-            last_at = page.messages.last().map_or(last_at, |message| message.at);
-            bytes += page.messages.iter().map(|message| message.payload.len()).sum::<usize>();
-            messages.append(&mut page.messages);
-            if bytes > RUN_BYTES {
-                messages.clear();
-            }
-            page.apply_to(&mut known);
-            if is_cut || (is_last && known.run.opened_at().is_none()) {
-                return Ok(None);
-            }
-            if is_last {
-                break;
-            }
-        }
-        if known.run.status().is_final() {
-            return Ok(Some(Whole { known, messages, last_at }));
-        }
-        if !self.gives_up(id.shard()) {
-            return Err(WriteError::NotEnded(id));
-        }
-        COUNTS.history_lost_runs.add(1);
-        tracing::error!(error = %WriteError::NotEnded(id), "the history will not have a run");
-        Ok(None)
-    }
-
-    fn pages(&self, id: RunId, through: u64) -> RunPages {
-        RunPages::new(self.journals.of(id), id, PAGE_BYTES).with_messages().behind(through)
-    }
-
-    /// Stores the parts of a large run; a small one is one value. `None` if it is to be erased anyway.
-    async fn prepare(&self, whole: Whole, through: u64) -> Result<Option<EndedRun>, WriteError> {
-        let Whole { known, mut messages, last_at: ended_at } = whole;
-        let run = &known.run;
-        if run.erase_at().is_some() {
-            return Ok(None);
-        }
-        let (id, mut parts) = (run.id(), 0);
-        self.copy_objects(run).await?;
-        if messages.is_empty() {
-            parts = self.put_again(id, (through, known.last), ended_at).await?;
-        } else if messages.iter().map(|message| message.payload.len()).sum::<usize>() > PART_BYTES {
-            for part in split(std::mem::take(&mut messages)) {
-                parts += 1;
-                self.history.put_part(id, parts, part, ended_at).await?;
-            }
-        }
-        let (tenant, last) = (run.tenant().cloned(), known.last);
-        Ok(Some(EndedRun { id, tenant, ended_at, last, messages, parts }))
-    }
-
-    /// Reads a run again up to its last entry, and stores it part by part. Returns how many there are.
-    async fn put_again(&self, id: RunId, (through, last): (u64, u64), ended_at: Timestamp) -> Result<u32, WriteError> {
-        let (mut pages, mut waiting, mut parts) = (self.pages(id, through), Vec::new(), 0);
-        loop {
-            let page = pages.next_known().await?;
-            if page.is_cut {
-                // An earlier owner may have stored it whole.
-                if self.history.run(id, ::nats::now()).await?.is_none() {
-                    self.history.remove_parts(id, parts).await?;
-                }
-                return Err(WriteError::Left(id));
-            }
-            waiting.extend(page.messages.into_iter().filter(|message| message.sequence <= last));
-            let mut split = split(std::mem::take(&mut waiting));
-            if !page.last {
-                // The next page may go on with it.
-                waiting = split.pop().unwrap_or_default();
-            }
-            for part in split {
-                parts += 1;
-                self.history.put_part(id, parts, part, ended_at).await?;
-            }
-            if page.last {
-                return if parts > 0 { Ok(parts) } else { Err(WriteError::Left(id)) };
-            }
-        }
-    }
-
-    /// Copies the objects to which results of the run refer. If one cannot be read, the run is written later, or
-    /// without it.
-    async fn copy_objects(&self, run: &Run) -> Result<(), WriteError> {
-        for content in run.calls().iter().filter_map(|call| call.outcome()).flat_map(contents) {
-            let Content::Object(object) = content else { continue };
-            if !matches!(object.id, ObjectId::Result { .. }) {
-                continue;
-            }
-            let why = match self.results.copy(run.id(), object).await {
-                Ok(true) => continue,
-                // It has expired, or was never complete.
-                Ok(false) => "it is gone".to_owned(),
-                Err(BrokenObject::Read(error)) if self.gives_up(run.id().shard()) => error.to_string(),
-                Err(error) => return Err(error.into()),
-            };
-            COUNTS.history_lost_objects.add(1);
-            let (run, object) = (run.id(), &object.id);
-            tracing::warn!(run.id = %run, object.id = %object, why, "the history has no copy of an object");
-        }
-        Ok(())
-    }
-}
-
-fn contents(outcome: &Outcome) -> &[Content] {
-    match outcome {
-        Outcome::Completed(contents) => contents,
-        Outcome::Failed(_) | Outcome::Cancelled { .. } | Outcome::Expired(_) => &[],
     }
 }
 
@@ -543,32 +412,17 @@ fn incomplete(begun: Vec<Begun>, done: &mpsc::Sender<Written>) -> Vec<Writing> {
     rest
 }
 
-/// The messages of a large run, in parts.
-fn split(messages: Vec<HistoryMessage>) -> Vec<Vec<HistoryMessage>> {
-    let (mut parts, mut bytes) = (Vec::new(), PART_BYTES);
-    for message in messages {
-        bytes += message.payload.len();
-        if bytes > PART_BYTES {
-            parts.push(Vec::new());
-            bytes = message.payload.len();
-        }
-        if let Some(part) = parts.last_mut() {
-            Vec::push(part, message);
-        }
-    }
-    parts
-}
-
 #[cfg(test)]
 mod tests {
-    use bytes::Bytes;
-
     use super::*;
 
     #[test]
     fn shards_whose_histories_go_almost_equally_far_are_read_together_if_they_are_many() {
-        let of =
-            |shard: u8, after: u64| Writing { log: 1, wanted: Wanted { shard: Shard(shard), after, needed: 900_000 } };
+        let of = |shard: u8, after: u64| Writing {
+            log: 1,
+            wanted: Wanted { shard: Shard(shard), after, needed: 900_000 },
+            written: after,
+        };
         let shards = |writing: Vec<Writing>| -> Vec<Vec<u8>> {
             let number = |writing: &Writing| writing.wanted.shard.0;
             in_groups(writing).iter().map(|group| group.iter().map(number).collect()).collect()
@@ -581,17 +435,13 @@ mod tests {
     }
 
     #[test]
-    fn a_large_run_is_split_into_parts_in_order_and_none_is_empty() {
-        let of = |sequence: u64, size: usize| {
-            let payload = Bytes::from(vec![0; size]);
-            HistoryMessage { place: "0.out.main".to_owned(), sequence, at: Timestamp(0), payload }
-        };
-        let third = PART_BYTES / 3;
-        let messages = [third, third, third, third, PART_BYTES, PART_BYTES + 1, 1];
-        let messages = (1..).zip(messages).map(|(sequence, size)| of(sequence, size)).collect();
-        let parts = split(messages);
-        let sequences = |part: &Vec<HistoryMessage>| part.iter().map(|message| message.sequence).collect::<Vec<_>>();
-        let parts: Vec<Vec<u64>> = parts.iter().map(sequences).collect();
-        assert_eq!(parts, [vec![1, 2, 3], vec![4], vec![5], vec![6], vec![7]]);
+    fn a_new_writer_reads_what_was_written_last_again_and_then_what_follows() {
+        let begun = Writing { log: 1, wanted: Wanted { shard: Shard(3), after: 100, needed: 900 }, written: 500 };
+        let next = |writing: Writing| (writing.next().after, writing.next().needed, writing.is_complete());
+        assert_eq!(next(begun), (100, 500, false));
+        let followed = Writing { wanted: Wanted { after: 500, ..begun.wanted }, ..begun };
+        assert_eq!(next(followed), (500, 900, false));
+        let has_all = Writing { written: 900, ..begun };
+        assert!(has_all.is_complete(), "nothing is read again if nothing is to be written");
     }
 }

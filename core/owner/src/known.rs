@@ -48,15 +48,6 @@ impl Expected {
     }
 }
 
-/// The first entry that is not carried, of a run with entries from the first to the last; `u64::MAX` if there is none.
-pub(crate) fn uncarried_from((first, last): (u64, u64), carried: u64) -> u64 {
-    match carried {
-        0 => first,
-        carried if last > carried => carried + 1,
-        _ => u64::MAX,
-    }
-}
-
 impl From<u64> for Expected {
     fn from(entry: u64) -> Self {
         Self { entry, carried: 0, known_at: None }

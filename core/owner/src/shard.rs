@@ -7,7 +7,7 @@ use run::{RunId, Timestamp};
 use serde::{Deserialize, Serialize};
 
 use crate::ended::Ended;
-use crate::known::{Known, uncarried_from};
+use crate::known::Known;
 use crate::resting::Resting;
 use crate::retention::{SETTLED_AFTER, UNCARRIED_AGE};
 use crate::unread::Unread;
@@ -140,13 +140,16 @@ impl Span {
         self.unsettled.filter(|carried| now.since(carried.at) < SETTLED_AFTER)
     }
 
-    fn uncarried_after(&self, carried: u64) -> u64 {
-        uncarried_from((self.first, self.last), carried)
+    /// What follows what is carried, whether there is anything or not.
+    fn after(&self, carried: u64) -> u64 {
+        if carried == 0 { self.first } else { carried + 1 }
     }
 
     /// The first entry of the run that does not count as carried; `u64::MAX` if there is none.
     pub(crate) fn uncarried_from(&self, now: Timestamp) -> u64 {
-        self.unsettled(now).map_or_else(|| self.uncarried_after(self.carried), |carried| carried.uncarried_from)
+        let is_all = self.carried > 0 && self.last <= self.carried;
+        let settled = if is_all { u64::MAX } else { self.after(self.carried) };
+        self.unsettled(now).map_or(settled, |carried| carried.uncarried_from)
     }
 
     /// Whether more may be carried. What was carried last must count before more is: otherwise a run with steady
@@ -159,10 +162,12 @@ impl Span {
     #[must_use]
     pub(crate) fn handle_carried(self, to: CarriedTo, now: Timestamp) -> Self {
         let carried = self.carried.max(to.through);
-        let at = if carried > self.carried { now } else { self.unsettled(now).map_or(now, |unsettled| unsettled.at) };
-        let from = self.uncarried_from(now).max(self.uncarried_after(to.settled));
-        let unsettled = Carried { uncarried_from: from, at };
-        Self { carried, unsettled: (from < self.uncarried_after(carried)).then_some(unsettled), ..self }
+        let pending = self.unsettled(now);
+        let at = pending.filter(|_| carried == self.carried).map_or(now, |pending| pending.at);
+        let counted = pending.map_or_else(|| self.after(self.carried), |pending| pending.uncarried_from);
+        let uncarried_from = counted.max(self.after(to.settled));
+        let is_pending = carried > 0 && uncarried_from <= carried;
+        Self { carried, unsettled: is_pending.then_some(Carried { uncarried_from, at }), ..self }
     }
 }
 

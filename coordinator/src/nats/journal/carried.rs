@@ -175,10 +175,6 @@ impl Journal {
     }
 
     /// A part of a run, from the bucket's leader.
-    pub(super) async fn carried_part(&self, run: RunId, number: u64) -> Result<Option<CarriedPart>, ReadError> {
-        Ok(self.stored_part(run, number).await?.map(|stored| stored.part))
-    }
-
     async fn stored_part(&self, run: RunId, number: u64) -> Result<Option<StoredPart>, ReadError> {
         let place = self.place(run, number);
         let read = || last_message(&self.broker.carried.stream, &place);
@@ -324,7 +320,10 @@ impl Journal {
             return if is_gone { Ok(false) } else { Err(ReadError::disagreeing().into()) };
         }
         let mut number = 0;
-        while let Some(part) = self.carried_part(order.run, number).await? {
+        while let Some(stored) = self.stored_part(order.run, number).await? {
+            let now = ::nats::now();
+            let (settled, settling) = (stored.settled(now), stored.settling(now));
+            let part = CarriedPart { settled, settling, ..stored.part };
             self.put_part(order, number, part.encode()).await?;
             number += 1;
         }

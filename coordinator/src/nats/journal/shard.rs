@@ -64,6 +64,13 @@ pub(crate) struct Whole {
     pub(crate) last_at: Timestamp,
 }
 
+impl Unfinished {
+    /// The entry after which its runs go on.
+    pub(crate) fn through(&self) -> u64 {
+        self.through
+    }
+}
+
 impl OfShard {
     pub(crate) fn ids(&self) -> Vec<RunId> {
         self.runs.keys().copied().collect()

@@ -188,6 +188,8 @@ fn what_an_earlier_owner_carried_long_ago_counts_at_once_and_the_rest_after_a_wh
         assert_eq!(read(CarriedTo { through: 3, settled: 2 }), [(3, 0), (4, 1)]);
         assert_eq!(read(CarriedTo { through: 4, settled: 2 }), [(3, 0), (5, 0)]);
         assert_eq!(read(CarriedTo { through: 3, settled: 0 }), [(1, 0), (4, 1)]);
+        // An old snapshot: the entry after the last one that it knows was carried a moment ago.
+        assert_eq!(read(CarriedTo { through: 5, settled: 4 }), [(5, 0), (5, 0)]);
     }
 }
 

@@ -220,7 +220,7 @@ impl World {
         self.with_owner(index, |owner, now, fleet| {
             owner.handle_entry(run_id(), &entry, &mut Vec::new(), now, fleet);
             if owner.run(run_id()).is_some_and(|known| known.run.status().is_final()) {
-                owner.close(run_id());
+                owner.close(run_id(), now);
             }
             owner.check_run(run_id(), now, fleet);
             owner.handle_position(SHARD, entry.sequence);

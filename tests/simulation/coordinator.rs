@@ -347,7 +347,7 @@ impl Coordinator {
         let run = Arc::clone(&open.known.run);
         self.shards[shard].note(&run, entry, &heard);
         if run.status().is_final()
-            && let Some(open) = self.owner.close(*id)
+            && let Some(open) = self.owner.close(*id, net.now)
         {
             self.shards[shard].note_ended(&open.known);
             self.owner.keep_ended(open.known);

@@ -121,7 +121,8 @@ impl OwnerTask {
             Err(error) => return tracing::debug!(%shard, %error, "looking up what is carried failed, trying again"),
         };
         self.carrying.listed.insert(shard, carried.len());
-        for run in ended {
+        // The oldest comes first: the log keeps everything since it began.
+        for run in ended.into_iter().rev() {
             if !carried.contains(&run) {
                 self.owner.handle_carried_whole(run);
                 continue;

@@ -249,8 +249,18 @@ impl Journal {
     /// Carries the entries of a run that were stored before `before`. Returns what is carried then. A small last part
     /// grows.
     pub(crate) async fn carry(&self, order: Order, before: Timestamp) -> Result<CarriedTo, CarryError> {
+        let last = self.last_part(order.run).await?.unwrap_or_default();
+        self.carry_more(order, before, last).await.map(|(to, _)| to)
+    }
+
+    /// As [`Self::carry`]. Also returns the number of the first part that was stored.
+    async fn carry_more(
+        &self,
+        order: Order,
+        before: Timestamp,
+        last: StoredPart,
+    ) -> Result<(CarriedTo, u64), CarryError> {
         let run = order.run;
-        let last = self.last_part(run).await?.unwrap_or_default();
         let now = ::nats::now();
         let (settled, settling) = (last.settled(now), last.settling(now));
         let StoredPart { mut number, mut part, .. } = last;
@@ -261,6 +271,7 @@ impl Journal {
         }
         let (mut through, mut bytes) = (part.through(), part.entries.iter().map(|entry| entry.payload.len()).sum());
         let (mut is_new, mut pages) = (false, RunPages::new(self.clone(), run, PAGE_BYTES).with_messages());
+        let mut stored_from = None;
         loop {
             let page = pages.next_known().await?;
             if page.is_cut {
@@ -273,6 +284,7 @@ impl Journal {
                     let full = std::mem::replace(&mut part, next);
                     if is_new {
                         self.put_part(order, number, full.encode()).await?;
+                        stored_from.get_or_insert(number);
                     }
                     (bytes, number) = (0, number + 1);
                 }
@@ -286,18 +298,17 @@ impl Journal {
         }
         if is_new {
             self.put_part(order, number, part.encode()).await?;
+            stored_from.get_or_insert(number);
         }
-        Ok(CarriedTo { through, settled })
+        Ok((CarriedTo { through, settled }, stored_from.unwrap_or(number + 1)))
     }
 
     /// If something is carried of a run that has ended with the entry `last`, carries all of it, and keeps that until
     /// the order expires. If that is not possible, nothing of it is carried any more: with its beginning alone it would
     /// look open.
     pub(crate) async fn carry_ended(&self, order: Order, last: u64) -> Result<(), CarryError> {
-        if self.carried_to(order.run).await? == 0 {
-            return Ok(());
-        }
-        match self.carry_whole(order, last).await {
+        let Some(part) = self.last_part(order.run).await? else { return Ok(()) };
+        match self.carry_whole(order, last, part).await {
             Ok(true) => Ok(()),
             Ok(false) | Err(CarryError::Full) => {
                 if let Some(history) = self.history()
@@ -313,19 +324,19 @@ impl Journal {
     }
 
     /// Returns `false` if its end has left the log.
-    async fn carry_whole(&self, order: Order, last: u64) -> Result<bool, CarryError> {
-        let CarriedTo { through, .. } = self.carry(order, Timestamp(u64::MAX)).await?;
+    async fn carry_whole(&self, order: Order, last: u64, part: StoredPart) -> Result<bool, CarryError> {
+        let (CarriedTo { through, .. }, stored_from) = self.carry_more(order, Timestamp(u64::MAX), part).await?;
         if through < last {
             let is_gone = self.is_gone(order.run.shard(), last).await?;
             return if is_gone { Ok(false) } else { Err(ReadError::disagreeing().into()) };
         }
-        let mut number = 0;
-        while let Some(stored) = self.stored_part(order.run, number).await? {
+        // Those that were there before would expire with the deadline of the run.
+        for number in 0..stored_from {
+            let Some(stored) = self.stored_part(order.run, number).await? else { break };
             let now = ::nats::now();
             let (settled, settling) = (stored.settled(now), stored.settling(now));
             let part = CarriedPart { settled, settling, ..stored.part };
             self.put_part(order, number, part.encode()).await?;
-            number += 1;
         }
         Ok(true)
     }

@@ -8,19 +8,19 @@ mod prepare;
 mod shards;
 
 use std::collections::{BTreeSet, HashMap};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use ::history::{EndedRun, History, HistoryError};
-use futures::future::{join, join_all};
+use futures::future::{BoxFuture, join_all};
 use futures::stream::{FuturesUnordered, iter};
 use futures::{FutureExt as _, StreamExt as _};
 use owner::SHARDS_MAX;
 use owner::stuck::Stuck;
 use proto::convert::history::HistoryPosition;
 use run::{RunId, Shard};
-use tokio::sync::{Semaphore, mpsc, watch};
-use tokio::time::{Instant, sleep_until};
+use tokio::sync::{Semaphore, SemaphorePermit, mpsc, watch};
+use tokio::time::{Instant, sleep_until, timeout_at};
 use tokio_util::sync::CancellationToken;
 
 use self::shards::Shards;
@@ -52,8 +52,9 @@ const SHARDS_AT_ONCE: usize = 16;
 /// After a takeover these are all that were open.
 const RUNS_AT_ONCE: usize = 16;
 const RUNS_OF_SHARD: usize = 8;
-/// A shard whose history is not open after this time is not read together with the others of its partition.
-const OPEN_SOON: Duration = Duration::from_secs(2);
+/// A shard that is ready to be read so much later than another one, because its history is opened or a part of it is
+/// written slowly, is not read together with it.
+const READY_SOON: Duration = Duration::from_secs(2);
 /// So many shards of a partition, or more, are read together, with everything between them: it costs the broker less
 /// than reading each by itself, although it sends what is passed over.
 const TOGETHER_MIN: usize = 4;
@@ -126,6 +127,14 @@ impl Writing {
 type Begun = (Shard, Result<Option<Writing>, WriteError>);
 /// A shard, and whether everything of it is written.
 type Written = (Shard, Result<bool, WriteError>);
+
+/// What was done for shards.
+enum Step<'a> {
+    /// They are open, or a part of each is written.
+    Done(Vec<Begun>),
+    /// A part of each was read. Keeps its room until all are written.
+    Read(Vec<(Writing, OfShard)>, Option<SemaphorePermit<'a>>),
+}
 
 /// The shards that are read together, and those that are read alone.
 fn in_groups(writing: Vec<Writing>) -> Vec<Vec<Writing>> {
@@ -241,42 +250,40 @@ impl HistoryWriter {
         self.stuck().handle_failed(shard, ::nats::now())
     }
 
-    /// Writes what has ended in shards of a partition, and reports each when it is done.
+    /// Writes what has ended in shards of a partition, part by part, until they have what was stored when this began.
+    /// Reports each when it is done. Those that are ready soon one after the other are read together.
     async fn write(&self, shards: Vec<Shard>, done: &mpsc::Sender<Written>) {
-        let begin = |shard: Shard| async move { (shard, self.begin(shard).await) };
-        let count = shards.len().max(1);
-        let mut opening: FuturesUnordered<_> = shards.into_iter().map(begin).collect();
-        let mut open = Vec::new();
-        let soon = async {
-            while let Some(begun) = opening.next().await {
-                open.push(begun);
-            }
-        };
-        // What is opened late keeps nothing else waiting.
-        drop(tokio::time::timeout(OPEN_SOON, soon).await);
-        let late = async {
-            let (mut late, mut writes) = (opening.ready_chunks(count), FuturesUnordered::new());
-            loop {
-                tokio::select! {
-                    Some(begun) = late.next() => writes.push(self.write_open(begun, done)),
-                    Some(()) = writes.next() => {}
-                    else => break,
+        let begin = |shard: Shard| async move { Step::Done(vec![(shard, self.begin(shard).await)]) }.boxed();
+        let mut steps: FuturesUnordered<BoxFuture<'_, Step<'_>>> = shards.into_iter().map(begin).collect();
+        let (mut ready, mut soon) = (Vec::new(), Instant::now());
+        loop {
+            let next =
+                if ready.is_empty() { steps.next().await } else { timeout_at(soon, steps.next()).await.ok().flatten() };
+            match next {
+                Some(Step::Done(begun)) => {
+                    if ready.is_empty() {
+                        soon = Instant::now() + READY_SOON;
+                    }
+                    ready.extend(incomplete(begun, done));
+                }
+                Some(Step::Read(parts, room)) => {
+                    let room = Arc::new(room);
+                    for (writing, part) in parts {
+                        let room = Arc::clone(&room);
+                        let write = async move {
+                            let (_group, _shard) = (room, self.room.shards.acquire().await);
+                            Step::Done(vec![(writing.wanted.shard, self.write_part(writing, part).await)])
+                        };
+                        steps.push(write.boxed());
+                    }
+                }
+                None if ready.is_empty() => return,
+                None => {
+                    for group in in_groups(std::mem::take(&mut ready)) {
+                        steps.push(self.read_parts(group).boxed());
+                    }
                 }
             }
-        };
-        join(self.write_open(open, done), late).await;
-    }
-
-    /// Writes shards whose histories are open. None keeps those waiting that are not read together with it.
-    async fn write_open(&self, begun: Vec<Begun>, done: &mpsc::Sender<Written>) {
-        let groups = in_groups(incomplete(begun, done));
-        join_all(groups.into_iter().map(|group| self.write_group(group, done))).await;
-    }
-
-    /// Writes shards that are read together, part by part, until they have what was stored when this began.
-    async fn write_group(&self, mut group: Vec<Writing>, done: &mpsc::Sender<Written>) {
-        while !group.is_empty() {
-            group = incomplete(self.write_parts(group).await, done);
         }
     }
 
@@ -298,21 +305,15 @@ impl HistoryWriter {
         Ok(Some(Writing { log, wanted: Wanted { shard, after, needed: newest }, written }))
     }
 
-    /// Writes the next part of each of these shards, which are read together.
-    async fn write_parts(&self, group: Vec<Writing>) -> Vec<Begun> {
-        let _room = if group.len() > 1 { &self.room.groups } else { &self.room.alone }.acquire().await;
+    /// Reads the next part of each of these shards.
+    async fn read_parts(&self, group: Vec<Writing>) -> Step<'_> {
+        let room = if group.len() > 1 { &self.room.groups } else { &self.room.alone }.acquire().await;
         let wanted: Vec<Wanted> = group.iter().map(Writing::next).collect();
-        let Some(shard) = wanted.first().map(|wanted| wanted.shard) else { return Vec::new() };
-        let read = self.journals.of_shard(shard).of_shards(&wanted).await;
-        let parts = match read {
-            Ok(parts) => parts,
-            Err(error) => return wanted.iter().map(|wanted| (wanted.shard, Err(error.clone().into()))).collect(),
-        };
-        let write = |(writing, part): (Writing, OfShard)| async move {
-            let _room = self.room.shards.acquire().await;
-            (writing.wanted.shard, self.write_part(writing, part).await)
-        };
-        join_all(group.into_iter().zip(parts).map(write)).await
+        let Some(shard) = wanted.first().map(|wanted| wanted.shard) else { return Step::Done(Vec::new()) };
+        match self.journals.of_shard(shard).of_shards(&wanted).await {
+            Ok(parts) => Step::Read(group.into_iter().zip(parts).collect(), room.ok()),
+            Err(error) => Step::Done(wanted.iter().map(|wanted| (wanted.shard, Err(error.clone().into()))).collect()),
+        }
     }
 
     /// Writes the runs that ended in the next part of a shard. The owner has applied what is wanted: of later entries

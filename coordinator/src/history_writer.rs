@@ -8,7 +8,7 @@ mod prepare;
 mod shards;
 
 use std::collections::{BTreeSet, HashMap};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use ::history::{EndedRun, History, HistoryError};
@@ -132,14 +132,14 @@ type Written = (Shard, Result<bool, WriteError>);
 enum Step<'a> {
     /// They are open, or a part of each is written.
     Done(Vec<Begun>),
-    /// A part of each was read. Keeps its room until all are written.
+    /// A part of each was read. The room is kept until the parts are written, or until the next ones are read.
     Read(Vec<(Writing, OfShard)>, Option<SemaphorePermit<'a>>),
 }
 
 /// The shards that are read together, and those that are read alone.
 fn in_groups(writing: Vec<Writing>) -> Vec<Vec<Writing>> {
-    let furthest = writing.iter().map(|writing| writing.written).max().unwrap_or(0);
-    let is_near = |writing: &Writing| writing.written + TOGETHER_WITHIN >= furthest;
+    let furthest = writing.iter().map(|writing| writing.wanted.after).max().unwrap_or(0);
+    let is_near = |writing: &Writing| writing.wanted.after + TOGETHER_WITHIN >= furthest;
     let (near, far): (Vec<Writing>, Vec<Writing>) = writing.into_iter().partition(is_near);
     let alone = |writing: Writing| vec![writing];
     if near.len() < TOGETHER_MIN {
@@ -253,36 +253,50 @@ impl HistoryWriter {
     /// Writes what has ended in shards of a partition, part by part, until they have what was stored when this began.
     /// Reports each when it is done. Those that are ready soon one after the other are read together.
     async fn write(&self, shards: Vec<Shard>, done: &mpsc::Sender<Written>) {
-        let begin = |shard: Shard| async move { Step::Done(vec![(shard, self.begin(shard).await)]) }.boxed();
-        let mut steps: FuturesUnordered<BoxFuture<'_, Step<'_>>> = shards.into_iter().map(begin).collect();
-        let (mut ready, mut soon) = (Vec::new(), Instant::now());
+        let begin = |shard: Shard| async move { (0, Step::Done(vec![(shard, self.begin(shard).await)])) }.boxed();
+        let mut steps: FuturesUnordered<BoxFuture<'_, (u64, Step<'_>)>> = shards.into_iter().map(begin).collect();
+        // Steps that began since something was read last. Those that began before are late, and are not waited for.
+        let (mut turn, mut of_turn) = (0, steps.len());
+        let (mut ready, mut soon, mut rooms) = (Vec::new(), Instant::now(), Vec::new());
         loop {
-            let next =
-                if ready.is_empty() { steps.next().await } else { timeout_at(soon, steps.next()).await.ok().flatten() };
+            let next = match of_turn {
+                _ if ready.is_empty() => steps.next().await,
+                0 => None,
+                _ => timeout_at(soon, steps.next()).await.ok().flatten(),
+            };
             match next {
-                Some(Step::Done(begun)) => {
+                Some((of, Step::Done(begun))) => {
+                    of_turn -= usize::from(of == turn);
                     if ready.is_empty() {
                         soon = Instant::now() + READY_SOON;
                     }
                     ready.extend(incomplete(begun, done));
                 }
-                Some(Step::Read(parts, room)) => {
-                    let room = Arc::new(room);
+                Some((of, Step::Read(parts, room))) => {
+                    if of == turn {
+                        of_turn = of_turn - 1 + parts.len();
+                        rooms.push(room);
+                    }
                     for (writing, part) in parts {
-                        let room = Arc::clone(&room);
                         let write = async move {
-                            let (_group, _shard) = (room, self.room.shards.acquire().await);
-                            Step::Done(vec![(writing.wanted.shard, self.write_part(writing, part).await)])
+                            let _room = self.room.shards.acquire().await;
+                            (of, Step::Done(vec![(writing.wanted.shard, self.write_part(writing, part).await)]))
                         };
                         steps.push(write.boxed());
                     }
                 }
                 None if ready.is_empty() => return,
                 None => {
-                    for group in in_groups(std::mem::take(&mut ready)) {
-                        steps.push(self.read_parts(group).boxed());
+                    rooms.clear();
+                    let groups = in_groups(std::mem::take(&mut ready));
+                    (turn, of_turn) = (turn + 1, groups.len());
+                    for group in groups {
+                        steps.push(self.read_parts(group).map(move |read| (turn, read)).boxed());
                     }
                 }
+            }
+            if of_turn == 0 {
+                rooms.clear();
             }
         }
     }

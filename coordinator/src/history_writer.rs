@@ -6,8 +6,9 @@
 
 mod prepare;
 mod shards;
+mod unprepared;
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -24,6 +25,7 @@ use tokio::time::{Instant, sleep_until, timeout_at};
 use tokio_util::sync::CancellationToken;
 
 use self::shards::Shards;
+use self::unprepared::Unprepared;
 use crate::metrics::COUNTS;
 use crate::nats::journal::{Journals, OfRun, OfShard, ReadError, Unfinished, Wanted};
 use crate::objects::{BrokenObject, Results};
@@ -49,7 +51,6 @@ const PUT_APART: Duration = Duration::from_secs(2);
 /// Shards that are written at once. Each may have a batch in memory.
 const SHARDS_AT_ONCE: usize = 16;
 /// Runs that are read at once because they began before what was read of their shard: all together, and of one shard.
-/// After a takeover these are all that were open.
 const RUNS_AT_ONCE: usize = 16;
 const RUNS_OF_SHARD: usize = 8;
 /// A shard that is ready to be read so much later than another one, because its history is opened or a part of it is
@@ -123,7 +124,7 @@ impl Writing {
     }
 }
 
-/// A shard, and how far its history goes; `None` while it is taken over.
+/// A shard, and how far its history goes; `None` if the shard is not ours, or is taken over again.
 type Begun = (Shard, Result<Option<Writing>, WriteError>);
 /// A shard, and whether everything of it is written.
 type Written = (Shard, Result<bool, WriteError>);
@@ -349,9 +350,7 @@ impl HistoryWriter {
         let through = part.through;
         if through > written {
             self.stuck().handle_begun(shard);
-            let rest = self.write_taken(shard, (log, through), taken).await?;
-            // Also if nothing of it is written: the next round begins there.
-            self.put(shard, rest, HistoryPosition { log, through }).await?;
+            self.write_taken(shard, (log, through), taken).await?;
             self.stuck().handle_stored(shard);
         }
         self.unfinished().insert(shard, (log, part.into_unfinished(&open, newest)));
@@ -359,22 +358,22 @@ impl HistoryWriter {
         Ok(Some(Writing { log, wanted, written: written.max(through) }))
     }
 
-    /// Writes runs that are not open, each with its first entry in the part: again and again what is prepared, with the
-    /// position before the first entry of those that are not. Returns what is still to be written.
+    /// Writes runs that are not open, each with its first entry in the part, which ends with `through`: again and again
+    /// what is prepared, and at the end the rest, also if there is none, because the next round begins behind the part.
     async fn write_taken(
         &self,
         shard: Shard,
         (log, through): (u64, u64),
         taken: Vec<(u64, RunId, Option<u64>, OfRun)>,
-    ) -> Result<Vec<EndedRun>, WriteError> {
-        let mut firsts: BTreeSet<u64> = taken.iter().map(|(first, ..)| *first).collect();
+    ) -> Result<(), WriteError> {
+        let mut unprepared = Unprepared::new(through, taken.iter().map(|(first, ..)| *first));
         let prepare = |(first, id, opening, taken)| {
             self.prepare_taken(id, opening, taken, through).map(move |prepared| (first, prepared)).boxed()
         };
         let mut prepared = iter(taken).map(prepare).buffer_unordered(RUNS_OF_SHARD);
         let (mut ended, mut bytes, mut put_at) = (Vec::new(), 0, Instant::now());
-        while let Some(first) = firsts.first() {
-            let position = HistoryPosition { log, through: first.saturating_sub(1) };
+        loop {
+            let position = HistoryPosition { log, through: unprepared.position() };
             let due = if bytes > BATCH_BYTES { put_at } else { put_at + PUT_APART };
             let next = tokio::select! {
                 biased;
@@ -387,7 +386,7 @@ impl HistoryWriter {
             };
             match next {
                 Some((first, Ok(run))) => {
-                    firsts.remove(&first);
+                    unprepared.handle_prepared(first);
                     bytes +=
                         run.iter().flat_map(|run| &run.messages).map(|message| message.payload.len()).sum::<usize>();
                     ended.extend(run);
@@ -400,10 +399,9 @@ impl HistoryWriter {
                     }
                     return Err(error);
                 }
-                None => break,
+                None => return self.put(shard, ended, position).await,
             }
         }
-        Ok(ended)
     }
 
     async fn put(&self, shard: Shard, ended: Vec<EndedRun>, position: HistoryPosition) -> Result<(), WriteError> {

@@ -69,6 +69,12 @@ impl StoredPart {
         let stored = (self.part.through(), self.stored_at);
         if is_long_before(self.stored_at, now) { None } else { pending.or(Some(stored)) }
     }
+
+    /// The part as it is stored again, or goes on, at `now`.
+    fn at(self, now: Timestamp) -> CarriedPart {
+        let (settled, settling) = (self.settled(now), self.settling(now));
+        CarriedPart { settled, settling, ..self.part }
+    }
 }
 
 fn is_long_before(then: Timestamp, now: Timestamp) -> bool {
@@ -261,10 +267,8 @@ impl Journal {
         last: StoredPart,
     ) -> Result<(CarriedTo, u64), CarryError> {
         let run = order.run;
-        let now = ::nats::now();
-        let (settled, settling) = (last.settled(now), last.settling(now));
-        let StoredPart { mut number, mut part, .. } = last;
-        (part.settled, part.settling) = (settled, settling);
+        let (mut number, mut part) = (last.number, last.at(::nats::now()));
+        let CarriedPart { settled, settling, .. } = part;
         // A server that was replaced without knowing it yet answers with an older part, which would be written again.
         if part.through() < order.carried {
             return Err(ReadError(format!("entries of run {run} are carried that a server of the broker lacks")).into());
@@ -333,10 +337,7 @@ impl Journal {
         // Those that were there before would expire with the deadline of the run.
         for number in 0..stored_from {
             let Some(stored) = self.stored_part(order.run, number).await? else { break };
-            let now = ::nats::now();
-            let (settled, settling) = (stored.settled(now), stored.settling(now));
-            let part = CarriedPart { settled, settling, ..stored.part };
-            self.put_part(order, number, part.encode()).await?;
+            self.put_part(order, number, stored.at(::nats::now()).encode()).await?;
         }
         Ok(true)
     }

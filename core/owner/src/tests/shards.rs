@@ -160,8 +160,7 @@ fn what_an_earlier_owner_carried_long_ago_counts_at_once_and_the_rest_after_a_wh
     let mut story = Story::begin();
     let run = old_run(1);
     for number in 1..=4 {
-        let name = format!("call {number}");
-        let call = CallSpec { route: Route::Client, ..spec(name.replace(' ', "_").as_str()) };
+        let call = CallSpec { route: Route::Client, ..spec(&format!("call_{number}")) };
         let calls = vec![Arc::new(call.clone())];
         story.log(run, vec![if number == 1 { opening(vec![call]) } else { Event::CallsAppended { calls } }]);
     }

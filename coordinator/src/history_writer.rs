@@ -182,6 +182,8 @@ impl HistoryWriter {
         // Each shard that is being written is reported once.
         let (done, mut written) = mpsc::channel(SHARDS_MAX);
         let (mut writes, mut owned) = (FuturesUnordered::new(), self.owned.clone());
+        // At most one, which may take minutes.
+        let mut removals = FuturesUnordered::new();
         loop {
             // Cut off, a write is harmless: the next owner goes on from what was written.
             let is_round = tokio::select! {
@@ -189,16 +191,16 @@ impl HistoryWriter {
                 _ = round.tick() => true,
                 Ok(()) = owned.changed() => false,
                 Some(()) = writes.next() => continue,
+                Some(()) = removals.next() => continue,
                 Some(one) = written.recv() => {
                     shards.handle_written(one);
                     false
                 }
             };
-            if is_round && self.owned.borrow().holds(FIRST) && expired_at.is_none_or(|at| at.elapsed() >= EXPIRE) {
+            let is_due = removals.is_empty() && expired_at.is_none_or(|at| at.elapsed() >= EXPIRE);
+            if is_round && is_due && self.owned.borrow().holds(FIRST) {
                 expired_at = Some(Instant::now());
-                if let Err(error) = self.history.remove_expired_objects(::nats::now()).await {
-                    tracing::warn!(%error, "removing expired objects from the history failed, trying again later");
-                }
+                removals.push(self.remove_expired());
             }
             if is_round {
                 self.tell(&mut shards);
@@ -210,8 +212,14 @@ impl HistoryWriter {
                 writes.push(self.write(shards.to_vec(), &done));
             }
         }
-        drop(writes);
+        drop((writes, removals));
         join_all(every().map(|shard| self.history.end(shard))).await;
+    }
+
+    async fn remove_expired(&self) {
+        if let Err(error) = self.history.remove_expired_objects(::nats::now()).await {
+            tracing::warn!(%error, "removing expired objects from the history failed, trying again later");
+        }
     }
 
     /// Forgets a shard that is not ours any more.

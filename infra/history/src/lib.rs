@@ -268,11 +268,12 @@ impl History {
         runs: Vec<EndedRun>,
         position: HistoryPosition,
     ) -> Result<(), HistoryError> {
-        let mut erased = HashSet::new();
+        // Those that are pending no more once this is durable, and those that may have objects.
+        let (mut done, mut erased) = (Vec::new(), HashSet::new());
         let written = async {
             let db = store.written()?;
             // Nothing is erased between the look and the write.
-            let mut erasing = store.erasing.lock().await;
+            let erasing = store.erasing.lock().await;
             let (mut batch, mut again) = (WriteBatch::new(), HashSet::new());
             for run in runs {
                 let EndedRun { id, tenant, ended_at, last, messages, parts } = run;
@@ -302,16 +303,28 @@ impl History {
             }
             let written = db.write(batch).await?;
             // One that was opened again after its erasure is another one.
-            erasing.retain(|run, through| *through > position.through && !again.contains(run));
+            let is_done = |(run, through): &(&RunId, &u64)| **through <= position.through || again.contains(*run);
+            done.extend(erasing.iter().filter(is_done).map(|(run, through)| (*run, *through)));
             drop(erasing);
             written.await_durable().await?;
             store.note_write(&db).await
         };
         timeout(WRITE_PATIENCE, written).await.map_err(|_| HistoryError::silent(WRITE_PATIENCE))??;
         store.note_through(position.through);
+        let mut with_objects = HashSet::new();
         for run in erased {
             // They may have been copied after the run was erased.
-            self.remove_objects(run).await?;
+            if let Err(error) = self.remove_objects(run).await {
+                tracing::warn!(run.id = %run, %error, "removing objects of an erased run failed, trying again");
+                with_objects.insert(run);
+            }
+        }
+        // Not earlier: what is lost is written again, and may not come back with it.
+        let mut erasing = store.erasing.lock().await;
+        for (run, through) in done {
+            if erasing.get(&run) == Some(&through) && !with_objects.contains(&run) {
+                erasing.remove(&run);
+            }
         }
         Ok(())
     }
@@ -322,35 +335,29 @@ impl History {
     /// If this coordinator does not write the shard since this claim of it, or the store does not confirm it.
     pub async fn erase(&self, run: RunId, through: u64, claim: u64) -> Result<(), HistoryError> {
         let store = self.shard(run.shard())?;
-        let erased = async {
+        let look = async {
             let db = store.written_since(claim)?;
             let mut erasing = store.erasing.lock().await;
             let is_pending = store.through().is_none_or(|written| written < through);
             if is_pending {
                 erasing.insert(run, through);
             }
-            let value = db.get(keys::run(run)).await?;
-            if value.is_none() && !is_pending {
-                return Ok(false);
-            }
-            let mut batch = WriteBatch::new();
             // Its parts may have been written before it.
-            if !delete_keys_of(&db, run, &mut batch).await? {
-                return Ok(true);
-            }
-            // A damaged one is erased as well, as far as it is known.
-            if let Some(found) = value.and_then(|value| HistoryRun::decode(value).ok()) {
-                found.tenant.iter().for_each(|tenant| batch.delete(keys::of_tenant(tenant, Some(run))));
-            }
-            let written = db.write(batch).await?;
-            drop(erasing);
-            written.await_durable().await?;
-            Ok::<_, HistoryError>(true)
+            Ok::<_, HistoryError>(is_pending || db.get(keys::run(run)).await?.is_some())
         };
-        let may_have_objects =
-            timeout(WRITE_PATIENCE, erased).await.map_err(|_| HistoryError::silent(WRITE_PATIENCE))??;
-        // A request to the store that most erasures do not need.
-        if may_have_objects { self.remove_objects(run).await } else { Ok(()) }
+        let may_be_there = timeout(WRITE_PATIENCE, look).await.map_err(|_| HistoryError::silent(WRITE_PATIENCE))??;
+        if !may_be_there {
+            return Ok(());
+        }
+        // Before its keys, by which the next attempt knows that something is left.
+        self.remove_objects(run).await?;
+        let deleted = timeout(WRITE_PATIENCE, delete(store, run, claim)).await;
+        let deleted = deleted.unwrap_or_else(|_| Err(HistoryError::silent(WRITE_PATIENCE)));
+        if matches!(deleted, Err(HistoryError::Unavailable(_))) {
+            // The database may have forgotten the run before that is durable.
+            store.close().await;
+        }
+        deleted
     }
 
     /// A run, or its first part; `None` if the history does not have it, or not any more.
@@ -402,6 +409,24 @@ fn unexpired(run: RunId, value: Option<Bytes>, now: Timestamp) -> Result<Option<
     let Some(value) = value else { return Ok(None) };
     let found = HistoryRun::decode(value).map_err(|error| damaged(run, &error))?;
     Ok((found.expires_at > now).then_some(found))
+}
+
+/// Deletes the keys of a run. Returns when that is durable.
+async fn delete(store: &ShardStore, run: RunId, claim: u64) -> Result<(), HistoryError> {
+    let db = store.written_since(claim)?;
+    let erasing = store.erasing.lock().await;
+    let (value, mut batch) = (db.get(keys::run(run)).await?, WriteBatch::new());
+    if !delete_keys_of(&db, run, &mut batch).await? {
+        return Ok(());
+    }
+    // A damaged one is erased as well, as far as it is known.
+    if let Some(found) = value.and_then(|value| HistoryRun::decode(value).ok()) {
+        found.tenant.iter().for_each(|tenant| batch.delete(keys::of_tenant(tenant, Some(run))));
+    }
+    let written = db.write(batch).await?;
+    drop(erasing);
+    written.await_durable().await?;
+    Ok(())
 }
 
 /// Deletes a run and all its parts. Returns whether there are any.

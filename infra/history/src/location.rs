@@ -63,6 +63,8 @@ impl HistoryLocation {
                 };
                 std::fs::create_dir_all(folder).map_err(|error| unusable(&error))?;
                 let store = LocalFileSystem::new_with_prefix(folder).map_err(|error| unusable(&error))?;
+                // Folders of runs whose objects are removed go with them.
+                let store = store.with_automatic_cleanup(true);
                 Ok((Arc::new(store.with_fsync(true)), Path::from("history")))
             }
         }

@@ -144,6 +144,24 @@ async fn a_run_that_is_erased_before_it_is_written_does_not_come_back() {
 }
 
 #[tokio::test]
+async fn a_run_that_is_erased_does_not_come_back_if_the_write_that_left_it_out_is_lost() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let (place, aside) = (folder.path().join("here"), folder.path().join("aside"));
+    let (writer, run) = (history(&place), id());
+    writer.begin((SHARD, CLAIM), LOG, u64::MAX).await.expect("it opens");
+    writer.erase(run, 8, CLAIM).await.expect("there is nothing yet");
+    std::fs::rename(&place, &aside).expect("moved");
+    std::fs::write(&place, b"").expect("a file in its place");
+    let lost = writer.put(SHARD, vec![ended(run, None, &[2, 8])], at(8));
+    assert!(matches!(tokio::time::timeout(Duration::from_secs(1), lost).await, Err(_) | Ok(Err(_))));
+    std::fs::remove_file(&place).expect("removed");
+    std::fs::rename(&aside, &place).expect("moved back");
+    writer.begin((SHARD, CLAIM), LOG, u64::MAX).await.expect("it opens");
+    writer.put(SHARD, vec![ended(run, None, &[2, 8])], at(8)).await.expect("stored");
+    assert_eq!(writer.run(run, *NOW).await.expect("it is there"), None);
+}
+
+#[tokio::test]
 async fn parts_of_a_run_that_is_erased_before_it_is_written_do_not_stay() {
     let folder = tempfile::tempdir().expect("a folder");
     let (writer, run) = (history(folder.path()), id());
@@ -238,10 +256,32 @@ async fn objects_are_beside_the_runs_and_go_with_them() {
     let days = |days: u32| run.created_at().after(days * Duration::from_secs(86_400));
     writer.remove_expired_objects(days(30)).await.expect("removed");
     assert!(writer.object(run, "0.x.0", 1..3).await.expect("it is there").is_some(), "it may just have ended");
+    let all_days = folder.path().join("history/objects");
+    let day_folders = || std::fs::read_dir(&all_days).map_or(0, Iterator::count);
+    assert_eq!(day_folders(), 1);
     writer.remove_expired_objects(days(35)).await.expect("removed");
     assert_eq!(writer.object(run, "0.x.0", 1..3).await.expect("it is there"), None);
+    assert_eq!(day_folders(), 0, "nothing is listed again and again");
     writer.put_object(run, "0.x.0", Bytes::from_static(b"piece")).await.expect("stored");
     writer.put(SHARD, vec![ended(run, None, &[1])], at(1)).await.expect("stored");
     writer.erase(run, 1, CLAIM).await.expect("erased");
     assert_eq!(writer.object(run, "0.x.0", 1..3).await.expect("it is there"), None);
+}
+
+#[tokio::test]
+async fn an_erasure_whose_objects_could_not_be_removed_is_not_done() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let (objects, aside) = (folder.path().join("history/objects"), folder.path().join("aside"));
+    let (writer, run) = (history(folder.path()), id());
+    writer.begin((SHARD, CLAIM), LOG, u64::MAX).await.expect("it opens");
+    writer.put_object(run, "0.x.0", Bytes::from_static(b"piece")).await.expect("stored");
+    writer.put(SHARD, vec![ended(run, None, &[1])], at(1)).await.expect("stored");
+    std::fs::rename(&objects, &aside).expect("moved");
+    std::fs::write(&objects, b"").expect("a file in their place");
+    writer.erase(run, 1, CLAIM).await.expect_err("its objects cannot be listed");
+    std::fs::remove_file(&objects).expect("removed");
+    std::fs::rename(&aside, &objects).expect("moved back");
+    writer.erase(run, 1, CLAIM).await.expect("erased");
+    assert_eq!(writer.object(run, "0.x.0", 1..3).await.expect("it is there"), None);
+    assert_eq!(writer.run(run, *NOW).await.expect("it is there"), None);
 }

@@ -402,7 +402,8 @@ fn snapshot_with_owed_bytes() -> Snapshot {
 
 fn snapshot_with_erasures() -> Snapshot {
     let (run, due, through) = (run_id(), Timestamp(1_763_000_000_000), 12_300);
-    let owed = OwedErasure { run, due, through, request: Some([7; 32]), continuations: 2, bytes: None };
+    let owed =
+        OwedErasure { run, due, through, request: Some([7; 32]), continuations: 2, bytes: None, is_never_past: false };
     Snapshot { erasures: vec![owed], ..snapshot() }
 }
 

@@ -263,7 +263,9 @@ impl Places {
                 match error.clone() {
                     Unerased::Run(error) => drop(refused.runs.insert(owed.run.shard().partition(), error)),
                     Unerased::Objects(error) => refused.objects = Some(error),
-                    Unerased::History(error) => refused.history = Some(error),
+                    Unerased::History(error @ HistoryError::Unavailable(_)) => refused.history = Some(error),
+                    // Of this run or its shard alone, and known at once.
+                    Unerased::History(_) => {}
                 }
             }
             done.extend(some.iter().map(|(owed, _)| owed.clone()).zip(results));
@@ -290,6 +292,7 @@ impl Places {
         let objects = self.erase_objects(owed.run, refused).await;
         let history = match (&self.history, &refused.history) {
             (None, _) => Ok(()),
+            _ if owed.is_never_past => Ok(()),
             (Some(_), Some(error)) => Err(error.clone()),
             (Some(history), None) => {
                 let claim = self.owned.borrow().claim(owed.run.shard());
@@ -306,8 +309,10 @@ impl Places {
         if let Some(digest) = owed.request {
             self.requests.erase(&RequestKey(digest), run).await?;
         }
-        // The deletion of a response is recorded under its id.
-        for part in 0..=owed.continuations {
+        // The deletion of a response is recorded under its id. With a history, readers may find it for a while after
+        // this, so the record stays until it expires.
+        let continuations = if self.history.is_some() { 0..0 } else { 0..owed.continuations + 1 };
+        for part in continuations {
             self.requests.erase(&RequestKey::deleted(&ResponseId { run, share: None, part }.to_string()), run).await?;
         }
         match &self.letters {

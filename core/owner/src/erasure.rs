@@ -24,8 +24,10 @@ pub struct OwedErasure {
     pub request: Option<[u8; 32]>,
     /// The number of further responses of the run in the Responses API, after its first.
     pub continuations: u32,
-    /// The tenant whose quota gets bytes of the log back when the run is erased, and the number of bytes.
+    /// The tenant whose quota gets bytes of the log back when the run has left it, and the number of bytes.
     pub bytes: Option<(TenantId, u64)>,
+    /// The history never has the run: it was opened as one that is erased after its end.
+    pub is_never_past: bool,
 }
 
 /// Ended runs of a shard that are still to be erased.
@@ -132,7 +134,7 @@ impl Erasures {
     /// count: the shard was lost meanwhile, or an entry of the run came late.
     pub fn handle_erased(&mut self, run: RunId, through: u64, result: Result<(), Left>) -> Option<Attempted> {
         let owing = self.runs.get_mut(&run).filter(|owing| owing.erasure.through == through)?;
-        let released = if result.is_ok() { owing.erasure.bytes.take() } else { None };
+        let released = if result == Err(Left::All) { None } else { owing.erasure.bytes.take() };
         self.move_to(run, result.map_or_else(Step::Waiting, |()| Step::LeftInIndex));
         Some(Attempted { released, has_left_log: result != Err(Left::All) })
     }
@@ -154,6 +156,7 @@ impl Erasures {
     pub fn take(&mut self, known: &Known, bytes: u64) {
         let run = &known.run;
         let Some(due) = run.erase_at() else { return };
+        let may_be_past = self.runs.get(&run.id()).is_some_and(|owing| !owing.erasure.is_never_past);
         self.insert(OwedErasure {
             run: run.id(),
             due,
@@ -161,6 +164,7 @@ impl Erasures {
             request: run.request(),
             continuations: run.continuations(),
             bytes: run.tenant().map(|tenant| (tenant.clone(), bytes)),
+            is_never_past: run.erasure().is_some() && !may_be_past,
         });
     }
 
@@ -183,6 +187,7 @@ impl Erasures {
             request: request.request,
             continuations: request.continuations,
             bytes,
+            is_never_past: owed.is_some_and(|owing| owing.erasure.is_never_past),
         });
         true
     }
@@ -277,7 +282,15 @@ mod tests {
 
     fn owed(number: u64) -> OwedErasure {
         let run = format!("run_00_018bcfe5{number:04x}70008000000000000000").parse().expect("a run id");
-        OwedErasure { run, due: Timestamp(number), through: number, request: None, continuations: 0, bytes: None }
+        OwedErasure {
+            run,
+            due: Timestamp(number),
+            through: number,
+            request: None,
+            continuations: 0,
+            bytes: None,
+            is_never_past: false,
+        }
     }
 
     #[test]
@@ -309,11 +322,16 @@ mod tests {
         let tenant: TenantId = "tenant".parse().expect("a tenant");
         let mut all = Erasures::of(vec![OwedErasure { bytes: Some((tenant.clone(), 70)), ..owed(1) }], 0);
         let [begun] = &all.begin(Left::All, Timestamp(1), 1, 1)[..] else { panic!("it is due") };
+        let attempted = all.handle_erased(begun.run, 1, Err(Left::All)).expect("it counts");
+        assert_eq!(attempted.released, None, "the log still has it");
+        all.begin(Left::All, Timestamp(1), 1, 1);
         let attempted = all.handle_erased(begun.run, 1, Err(Left::Objects)).expect("it counts");
-        assert_eq!(attempted.released, None, "only once nothing is left");
+        assert_eq!(
+            attempted.released,
+            Some((tenant, 70)),
+            "it takes no room in the log, whatever is left of it elsewhere"
+        );
         all.begin(Left::Objects, Timestamp(1), 1, 1);
-        let attempted = all.handle_erased(begun.run, 1, Ok(())).expect("it counts");
-        assert_eq!(attempted.released, Some((tenant, 70)));
         let again = all.handle_erased(begun.run, 1, Ok(())).expect("it counts");
         assert_eq!(again.released, None);
     }

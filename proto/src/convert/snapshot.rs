@@ -240,6 +240,7 @@ fn owed_out(owed: &OwedErasure) -> Option<wire::OwedErasure> {
         continuations: owed.continuations,
         tenant: owed.bytes.as_ref().map(|(tenant, _)| tenant.to_string()).unwrap_or_default(),
         bytes: owed.bytes.as_ref().map_or(0, |(_, bytes)| *bytes),
+        is_never_past: owed.is_never_past,
     })
 }
 
@@ -252,6 +253,7 @@ fn owed_in(owed: &wire::OwedErasure, shard: Shard) -> Result<OwedErasure, Invali
         request: owed.request.as_ref().try_into().ok(),
         continuations: owed.continuations,
         bytes,
+        is_never_past: owed.is_never_past,
     })
 }
 
@@ -304,6 +306,7 @@ mod tests {
             request: number.is_multiple_of(2).then_some([7; 32]),
             continuations: 3,
             bytes: number.is_multiple_of(2).then(|| ("acme".parse().expect("a tenant"), number)),
+            is_never_past: number.is_multiple_of(2),
         };
         let erasures = (0..1000).map(owed).collect();
         let letters = vec![("ty.notice.07.a.run.1".to_owned(), Bytes::from_static(b"{}"))];

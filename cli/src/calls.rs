@@ -7,7 +7,7 @@ use proto::v1;
 use crate::bulk::{Bulk, confirm, needs_yes};
 use crate::exit::{Exit, Failure};
 use crate::inbox::{self, Approve, Reject};
-use crate::list::{LIMIT, ago, call_table, named, span, tell_coverage};
+use crate::list::{LIMIT, ago, all_or_failed, call_table, named, span, tell_coverage};
 use crate::server::Server;
 use crate::terminal::Terminal;
 use crate::words::{counted, harmless};
@@ -39,7 +39,8 @@ Examples:
   toolyard calls cancel --all --yes
 
 At a terminal you are asked first. Each cancellation is stored before it is told. What runs stops a little later;
-`toolyard why` tells how far that is. For one run: toolyard runs cancel.";
+`toolyard why` tells how far that is. For one run: toolyard runs cancel.
+Exit code 1: the index is incomplete, so there may be more calls.";
 
 /// Cancel the calls that match and have not ended
 #[derive(Debug, clap::Args)]
@@ -145,7 +146,7 @@ async fn cancel(client: &Client, args: Cancel, terminal: &Terminal) -> Result<Ex
     };
     if !dry_run && !yes && terminal.has_person() {
         let trial = v1::CancelCallsRequest { dry_run: true, ..request.clone() };
-        let count = client.cancel_calls(trial, |_| Ok::<(), Failure>(())).await?;
+        let (count, _) = client.cancel_calls(trial, |_| Ok::<(), Failure>(())).await?;
         confirm(&format!("Cancel {}?", counted(count, "call")), "yes", terminal).await?;
     } else if !dry_run && !yes && all {
         return Err(needs_yes("cancelling every call"));
@@ -156,9 +157,9 @@ async fn cancel(client: &Client, args: Cancel, terminal: &Terminal) -> Result<Ex
         }
         terminal.line(&format!("{}  {}", call.run_id, harmless(&call.call_id)))
     };
-    let count = client.cancel_calls(request, told).await?;
+    let (count, coverage) = client.cancel_calls(request, told).await?;
     terminal.note(&format!("{} {}", counted(count, "call"), if dry_run { "would be cancelled" } else { "cancelled" }));
-    Ok(Exit::Completed)
+    Ok(all_or_failed(coverage, terminal))
 }
 
 async fn list(client: &Client, args: Ls, terminal: &Terminal) -> Result<Exit, Failure> {

@@ -1,7 +1,7 @@
 //! `toolyard index`: counts runs and calls, compares the index with the log, and rebuilds it.
 
 use std::pin::pin;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use client::{Client, Status};
 use futures::TryStreamExt as _;
@@ -31,7 +31,8 @@ Example:
   toolyard index rebuild
   toolyard index rebuild --wait
 
-Runs go on meanwhile. `toolyard index count` tells when the index is complete.";
+Runs go on meanwhile. `toolyard index count` tells when the index is complete.
+With --wait, exit code 1: shards are missing, and none was read for 3 minutes.";
 
 /// Count runs and calls, and see to the index that finds them
 #[derive(Debug, clap::Subcommand)]
@@ -62,27 +63,40 @@ pub(crate) async fn run(command: Command, door: &Server, terminal: &Terminal) ->
         Command::Rebuild { wait } => {
             client.rebuild_index().await?;
             terminal.note("the index is empty, and is rebuilt from the log");
-            if wait {
-                until_complete(&client, terminal).await?;
-            }
-            Ok(Exit::Completed)
+            if wait { until_complete(&client, terminal).await } else { Ok(Exit::Completed) }
         }
     }
 }
 
 /// How often an index that is being rebuilt is looked at.
 const LOOK: Duration = Duration::from_millis(200);
+/// An index that lacks shards, and into which none of them is read for so long, may never be complete.
+const STALLED: Duration = Duration::from_secs(180);
 
-async fn until_complete(client: &Client, terminal: &Terminal) -> Result<(), Failure> {
+async fn until_complete(client: &Client, terminal: &Terminal) -> Result<Exit, Failure> {
+    let (mut unread, mut since) = (0, Instant::now());
     loop {
-        let counts = client.counts().await?;
-        let runs = many(counts.runs.iter().map(|of| of.count).sum(), "run");
-        if counts.coverage.is_some_and(|coverage| coverage.complete) {
+        let v1::CountRunsResponse { runs, coverage, .. } = client.counts().await?;
+        let count = many(runs.iter().map(|of| of.count).sum(), "run");
+        let coverage = coverage.unwrap_or_default();
+        if coverage.complete {
             terminal.end_progress();
-            terminal.note(&format!("the index is complete: {runs}"));
-            return Ok(());
+            terminal.note(&format!("the index is complete: {count}"));
+            return Ok(Exit::Completed);
         }
-        terminal.progress(&format!("{runs} so far"));
+        if coverage.shards_reading > 0 || coverage.shards_unread == 0 || coverage.shards_unread != unread {
+            (unread, since) = (coverage.shards_unread, Instant::now());
+        } else if since.elapsed() >= STALLED {
+            terminal.end_progress();
+            terminal.note(&format!(
+                "the index is incomplete: {count}, and none of {unread} shards was read for {} s. Each coordinator \
+                keeps its own index in memory (set TOOLYARD_REDIS_URL for one of all), or the broker does not list \
+                its streams for them (write accounts.conf again: toolyard nats-config)",
+                STALLED.as_secs()
+            ));
+            return Ok(Exit::Failed);
+        }
+        terminal.progress(&format!("{count} so far"));
         tokio::time::sleep(LOOK).await;
     }
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use proto::v1;
 
-use crate::exit::Failure;
+use crate::exit::{Exit, Failure};
 use crate::terminal::Terminal;
 use crate::words::{call_state, counted, duration, error_kind, harmless};
 
@@ -79,6 +79,14 @@ pub(crate) fn tell_coverage(coverage: Option<v1::IndexCoverage>, terminal: &Term
     if let Some(cut) = coverage.cut_before {
         terminal.note(&format!("runs from before {cut} that have ended may not be listed"));
     }
+}
+
+/// How a command ends that did something with everything that the index listed: there may be more if it is incomplete.
+/// A coordinator of an earlier release may not say what it covered.
+pub(crate) fn all_or_failed(coverage: Option<v1::IndexCoverage>, terminal: &Terminal) -> Exit {
+    let Some(covered) = coverage else { return Exit::Completed };
+    tell_coverage(coverage, terminal);
+    if covered.complete { Exit::Completed } else { Exit::Failed }
 }
 
 /// Writes what is listed: the rows with aligned columns; with the names of the columns, or the first `keys` columns

@@ -7,7 +7,7 @@ use proto::v1;
 use crate::bulk::{Bulk, confirm, needs_yes};
 use crate::exit::{Exit, Failure};
 use crate::last::RunArg;
-use crate::list::{LIMIT, ago, call_table, span, tell_coverage};
+use crate::list::{LIMIT, ago, all_or_failed, call_table, span, tell_coverage};
 use crate::runs::show;
 use crate::server::Server;
 use crate::terminal::{Paint, Terminal};
@@ -30,14 +30,16 @@ Examples:
   toolyard parked redrive --all --limit 1000 --yes
 
 The call is executed once more, with the same arguments, as the only call of a
-new run. The old one keeps its outcome. Redriving twice gives the same run.";
+new run. The old one keeps its outcome. Redriving twice gives the same run.
+Exit code 1: the index is incomplete, so there may be more calls.";
 
 const DROP_EXAMPLES: &str = "\
 Examples:
   toolyard parked drop run_0b_01980f3c2a5b7c3e8d4f5a6b7c8d9e0f call_0
   toolyard parked drop --tenant acme
 
-The call keeps its outcome and is listed as parked no more.";
+The call keeps its outcome and is listed as parked no more.
+Exit code 1: the index is incomplete, so there may be more calls.";
 
 /// See calls that used up their attempts, ask for them once more, or put them aside
 #[derive(Debug, clap::Subcommand)]
@@ -122,10 +124,12 @@ pub(crate) async fn run(command: Command, door: &Server, terminal: &Terminal) ->
             tell_coverage(coverage, terminal);
         }
         Command::Redrive(which) => {
-            each(&client, which, "Redrive", terminal, async |run, call| Ok(client.redrive(&run, &call).await?)).await?;
+            let redrive = async |run: String, call: String| Ok(client.redrive(&run, &call).await?);
+            return each(&client, which, "Redrive", terminal, redrive).await;
         }
         Command::Drop(which) => {
-            each(&client, which, "Drop", terminal, async |run, call| Ok(client.drop_call(&run, &call).await?)).await?;
+            let drop = async |run: String, call: String| Ok(client.drop_call(&run, &call).await?);
+            return each(&client, which, "Drop", terminal, drop).await;
         }
     }
     Ok(Exit::Completed)
@@ -150,14 +154,16 @@ async fn each(
     verb: &str,
     terminal: &Terminal,
     act: impl AsyncFn(String, String) -> Result<v1::Run, Failure>,
-) -> Result<(), Failure> {
+) -> Result<Exit, Failure> {
     let OneOrMany { run, call, all, filter, bulk: Bulk { dry_run, yes } } = which;
     if let (Some(run), Some(call)) = (run, call) {
         let run = run.id(client).await?;
         if dry_run {
-            return terminal.line(&format!("{run}  {call}"));
+            terminal.line(&format!("{run}  {call}"))?;
+        } else {
+            show(&act(run, call).await?, terminal)?;
         }
-        return show(&act(run, call).await?, terminal);
+        return Ok(Exit::Completed);
     }
     if !dry_run && !yes && all && !terminal.has_person() {
         return Err(needs_yes("acting on every parked call"));
@@ -182,8 +188,7 @@ async fn each(
         }
     }
     terminal.note(&format!("{}{}", counted(calls.len(), "call"), if dry_run { ", and nothing was done" } else { "" }));
-    tell_coverage(coverage, terminal);
-    Ok(())
+    Ok(all_or_failed(coverage, terminal))
 }
 
 fn described(explained: &v1::ExplainCallResponse, paint: Paint) -> String {

@@ -92,9 +92,11 @@ impl Listed {
 /// The watermarks of all shards that there may be; `None` for a shard that is not in the store.
 pub(crate) type Watermarks = [Option<Watermark>; SHARDS_MAX];
 
-/// Whether a store includes all shards that there may be.
-fn is_complete(marks: &Watermarks, found: Found) -> bool {
-    marks.iter().take(found.at_most()).all(|mark| mark.is_some_and(Watermark::is_settled))
+/// How much of all shards that there may be a store includes.
+fn coverage(marks: &Watermarks, found: Found, cut_before: Option<Timestamp>) -> Coverage {
+    let all = || marks.iter().take(found.at_most());
+    let reading = all().flatten().filter(|mark| !mark.is_settled()).count();
+    Coverage { reading, unread: all().filter(|mark| mark.is_none()).count(), cut_before }
 }
 
 /// Numbers of runs and calls by state.

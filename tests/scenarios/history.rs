@@ -33,7 +33,7 @@ pub(crate) fn short(fixture: &Fixture) -> Fixture {
 }
 
 /// The history as another process sees it.
-fn history(folder: &Path) -> History {
+pub(crate) fn history(folder: &Path) -> History {
     History::new(&HistoryLocation::Folder(folder.to_owned()), Duration::from_secs(86_400)).expect("a folder")
 }
 
@@ -46,7 +46,7 @@ pub(crate) async fn until<F: Future<Output = bool>>(what: &str, is_so: impl Fn()
 }
 
 /// Waits until the history has these runs.
-async fn until_written(folder: &Path, runs: &[String]) {
+pub(crate) async fn until_written(folder: &Path, runs: &[String]) {
     let history = history(folder);
     for run in runs {
         let id: RunId = run.parse().expect("a run id");
@@ -432,7 +432,7 @@ async fn an_index_in_redis_that_is_rebuilt_says_from_when_runs_of_the_history_ar
     fill(&yard.client, ENOUGH).await;
     until_gone(&yard, ended).await;
     assert!(is_listed(&yard.client, &old.id).await);
-    assert_eq!(covered(&yard.client).await, v1::IndexCoverage { complete: true, cut_before: None });
+    assert_eq!(covered(&yard.client).await, v1::IndexCoverage { complete: true, ..v1::IndexCoverage::default() });
 
     let redis = redis::Client::open(store.url()).expect("an address");
     let mut redis = redis.get_multiplexed_async_connection().await.expect("the store answers");

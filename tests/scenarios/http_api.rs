@@ -88,7 +88,8 @@ async fn runs_and_calls_are_found_counted_and_cancelled() {
     for tenant in ["a", "a", "b"] {
         ids.push(run(http, json!({ "calls": [question("one"), question("two")], "tenant": tenant })).await);
     }
-    until(http, "/v1/counts", |counts| counts["waiting_for_client"] == 6).await;
+    let is_indexed = |counts: &Value| counts["waiting_for_client"] == 6 && counts["coverage"]["complete"] == true;
+    until(http, "/v1/counts", is_indexed).await;
     let first = fine(&http.get("/v1/runs?tenant=a&status=RUN_STATUS_REQUIRES_ACTION&page_size=1").await);
     assert_eq!((first["runs"].as_array().map(Vec::len), &first["runs"][0]["run_id"]), (Some(1), &json!(ids[1])));
     let token = first["next_page_token"].as_str().expect("there is another page");
@@ -106,12 +107,16 @@ async fn runs_and_calls_are_found_counted_and_cancelled() {
     fine(&http.ask(Method::POST, &format!("/v1/runs/{}/calls/one/cancel", ids[2]), &[], "").await);
     let cancelled = http.post("/v1/calls/cancel", &json!({ "tenant": "b", "reason": "enough" })).await;
     let two = json!([{ "run_id": ids[2], "call_id": "two" }]);
-    assert_eq!(fine(&cancelled)["calls"], two, "the one that had not ended");
+    let cancelled = fine(&cancelled);
+    assert_eq!(cancelled["calls"], two, "the one that had not ended");
+    assert_eq!(cancelled["coverage"]["complete"], true);
     assert_eq!(ended(http, &ids[2]).await["status"], "RUN_STATUS_COMPLETED");
     let headers = [("content-type", "application/json"), ("accept", "text/event-stream")];
     let again = http.ask(Method::POST, "/v1/calls/cancel", &headers, json!({ "tenant": "b" }).to_string()).await;
-    let names: Vec<_> = events(&again.body).into_iter().map(|event| event.name).collect();
-    assert_eq!(names, [Some("end".to_owned())], "nothing is open, and no page is empty");
+    let words = events(&again.body);
+    let names: Vec<_> = words.iter().map(|event| event.name.as_deref()).collect();
+    assert_eq!(names, [None, Some("end")], "nothing is open");
+    assert_eq!(words[0].json()["coverage"]["complete"], true);
     fine(&http.post(&format!("/v1/runs/{}/cancel", ids[0]), &json!({ "reason": "enough" })).await);
     assert_eq!(ended(http, &ids[0]).await["status"], "RUN_STATUS_CANCELLED");
 

@@ -279,6 +279,25 @@ async fn coordinators_share_an_index_in_redis() {
 }
 
 #[tokio::test]
+async fn a_cancellation_tells_whether_the_index_covered_all_runs() {
+    let yard = Yard::start(FIXTURE).await;
+    let covered = async |client: &Client| -> Result<bool, Status> {
+        let request = v1::CancelCallsRequest { tool: "nobody_asks".to_owned(), ..v1::CancelCallsRequest::default() };
+        let mut messages = client.index.clone().cancel_calls(request).await?.into_inner();
+        let last = messages.message().await?.and_then(|last| last.coverage);
+        assert!(messages.message().await?.is_none());
+        Ok(last.expect("the last message tells it").complete)
+    };
+    until(async || covered(&yard.client).await, |is_complete| *is_complete).await;
+    // Each coordinator has the runs of its own shards in memory.
+    let other = yard.fixture.coordinator(&yard.broker.url()).await;
+    let other = Client::connect(other.address()).await;
+    for client in [&yard.client, &other] {
+        until(async || covered(client).await, |is_complete| !is_complete).await;
+    }
+}
+
+#[tokio::test]
 async fn a_comparison_finds_what_was_changed_by_hand() {
     let shared = shared().await;
     let _worker = shared.yard.worker().await;

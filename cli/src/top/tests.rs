@@ -37,7 +37,7 @@ fn summary(run_id: &str, tool: &str, status: v1::RunStatus) -> v1::RunSummary {
 
 fn counts(states: &[(v1::CallState, u64)]) -> v1::CountRunsResponse {
     let calls = states.iter().map(|(state, count)| v1::CallCount { state: (*state).into(), count: *count }).collect();
-    let coverage = Some(v1::IndexCoverage { complete: true, cut_before: None });
+    let coverage = Some(v1::IndexCoverage { complete: true, ..v1::IndexCoverage::default() });
     v1::CountRunsResponse { calls, coverage, ..v1::CountRunsResponse::default() }
 }
 

@@ -3,7 +3,7 @@
 
 use std::time::{Duration, Instant};
 
-use crate::process::Dev;
+use crate::process::{Dev, PATIENCE};
 
 /// Waits until the index, which follows the log by a moment, lists as many calls.
 fn listed<const N: usize>(dev: &Dev, arguments: [&str; N], count: usize) -> Vec<serde_json::Value> {
@@ -18,9 +18,19 @@ fn listed<const N: usize>(dev: &Dev, arguments: [&str; N], count: usize) -> Vec<
     }
 }
 
+/// A system whose index has every run. Until then, commands for many calls end with exit code 1.
+fn indexed() -> Dev {
+    let (dev, give_up) = (Dev::start(), Instant::now() + PATIENCE);
+    while dev.run(["index", "count", "-o", "json"]).json()[0]["coverage"]["complete"] != true {
+        assert!(Instant::now() < give_up, "the index is never complete");
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    dev
+}
+
 #[test]
 fn a_call_that_no_worker_took_up_is_parked_redriven_and_dropped() {
-    let dev = Dev::start();
+    let dev = indexed();
     let busy: Vec<_> = (0..16).map(|_| dev.background(["call", "-o", "json", "bash", "command=sleep 4"])).collect();
     busy.iter().for_each(|call| drop(call.stdout.event("attempt_started")));
     for _ in 0..2 {
@@ -49,7 +59,7 @@ fn a_call_that_no_worker_took_up_is_parked_redriven_and_dropped() {
 
 #[test]
 fn calls_are_cancelled_by_what_they_are() {
-    let dev = Dev::start();
+    let dev = indexed();
     let sleeps: Vec<_> = (0..3).map(|_| dev.background(["call", "-o", "json", "bash", "command=sleep 60"])).collect();
     sleeps.iter().for_each(|call| drop(call.stdout.event("attempt_started")));
     let asks = dev.background(["call", "-o", "json", "ask_user", "question=Which?"]);
@@ -57,6 +67,7 @@ fn calls_are_cancelled_by_what_they_are() {
     listed(&dev, ["calls", "ls", "--tool", "bash", "--state", "running", "-o", "json"], 3);
     let cancelled = dev.run(["calls", "cancel", "--tool", "bash", "--reason", "enough", "-o", "json"]).json();
     assert_eq!(cancelled.len(), 3);
+    assert_eq!(dev.run(["calls", "cancel", "--tool", "bash"]).code(), 0, "the index is complete");
     for call in &sleeps {
         assert_eq!(call.stdout.event("call_ended")["outcome"]["reason"], "enough");
     }

@@ -198,6 +198,8 @@ async fn cancel(
     reason: Option<String>,
     replies: mpsc::Sender<Result<v1::CancelCallsResponse, ApiError>>,
 ) {
+    // The least that was covered by any page.
+    let mut covered = v1::IndexCoverage { complete: true, ..v1::IndexCoverage::default() };
     for filter in filters {
         let mut behind = None;
         loop {
@@ -205,6 +207,9 @@ async fn cancel(
                 Ok(page) => page,
                 Err(error) => return drop(replies.send(Err(error.into())).await),
             };
+            if covered.complete {
+                covered = coverage(page.coverage);
+            }
             let calls =
                 page.items.iter().filter_map(|(run, call)| Some((run.id, run.calls.get(call.as_usize())?.id.clone())));
             let cancelled = futures::stream::iter(calls.collect::<Vec<_>>()).map(|(run, call)| {
@@ -225,7 +230,7 @@ async fn cancel(
             let cancelled: Result<Vec<_>, _> = cancelled.buffer_unordered(CANCELS_AT_ONCE).try_collect().await;
             let message = cancelled.map(|calls| {
                 let calls = calls.into_iter().flatten().collect();
-                v1::CancelCallsResponse { calls, incomplete: false }
+                v1::CancelCallsResponse { calls, ..v1::CancelCallsResponse::default() }
             });
             let (failed, is_empty) = (message.is_err(), message.as_ref().is_ok_and(|message| message.calls.is_empty()));
             if !is_empty && replies.send(message.map_err(ApiError::from)).await.is_err()
@@ -240,6 +245,9 @@ async fn cancel(
             }
         }
     }
+    let last = v1::CancelCallsResponse { coverage: Some(covered), ..v1::CancelCallsResponse::default() };
+    // The caller has gone if it does not take it.
+    drop(replies.send(Ok(last)).await);
 }
 
 const NOT_KNOWN: &str = "is not known to this coordinator";
@@ -325,7 +333,13 @@ fn next<P: std::fmt::Display + std::str::FromStr>(behind: Option<P>, list: &[u8]
 }
 
 fn coverage(known: Coverage) -> v1::IndexCoverage {
-    v1::IndexCoverage { complete: known.complete, cut_before: known.cut_before.map(timestamp) }
+    let number = |shards: usize| u32::try_from(shards).unwrap_or(u32::MAX);
+    v1::IndexCoverage {
+        complete: known.is_complete(),
+        cut_before: known.cut_before.map(timestamp),
+        shards_reading: number(known.reading),
+        shards_unread: number(known.unread),
+    }
 }
 
 fn listed(run: &Summary, call: CallIndex) -> Option<v1::ListedCall> {

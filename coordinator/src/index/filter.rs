@@ -202,9 +202,18 @@ pub(crate) struct Page<T, P> {
 /// Which part of all runs the index knows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Coverage {
-    pub(crate) complete: bool,
+    /// Shards that are being read into it.
+    pub(crate) reading: usize,
+    /// Shards that it lacks and that are not being read.
+    pub(crate) unread: usize,
     /// Ended runs created before this may be missing.
     pub(crate) cut_before: Option<Timestamp>,
+}
+
+impl Coverage {
+    pub(crate) fn is_complete(self) -> bool {
+        self.reading == 0 && self.unread == 0
+    }
 }
 
 #[cfg(test)]

@@ -10,7 +10,7 @@ use run::{CallIndex, RunId, Shard, Timestamp};
 
 use super::expired::Expired;
 use super::filter::{Ask, CallFilter, Coverage, Created, Key, Page, Place, RunFilter};
-use super::{Counts, Summary, Watermark, Watermarks, is_complete};
+use super::{Counts, Summary, Watermark, Watermarks, coverage};
 use crate::nats::journal::Found;
 
 /// Ended runs that are kept; then the oldest are forgotten. Some 40 MB with a call each.
@@ -250,8 +250,7 @@ impl Runs {
     }
 
     fn coverage(&self) -> Coverage {
-        let complete = is_complete(&self.marks, self.found);
-        Coverage { complete, cut_before: self.cut_before }
+        coverage(&self.marks, self.found, self.cut_before)
     }
 
     fn descending(

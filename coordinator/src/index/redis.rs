@@ -34,7 +34,7 @@ use self::link::Link;
 use crate::index::expired::Expired;
 use crate::index::filter::{Coverage, Key};
 use crate::index::summary::Summary;
-use crate::index::{Listed, Unavailable, Watermark, Watermarks, is_complete};
+use crate::index::{Listed, Unavailable, Watermark, Watermarks, coverage};
 use crate::nats::journal::Found;
 use crate::nats::setup::RETENTION;
 use crate::shards::every;
@@ -272,11 +272,11 @@ impl RedisStore {
 
     pub(crate) async fn coverage(&self) -> Result<Coverage, Unavailable> {
         let marks = marks(&self.reads).await?;
-        let complete = is_complete(&marks, *self.found.lock().unwrap_or_else(PoisonError::into_inner));
-        let Some(listed) = self.listed else { return Ok(Coverage { complete, cut_before: None }) };
+        let found = *self.found.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some(listed) = self.listed else { return Ok(coverage(&marks, found, None)) };
         let live = self.reads.live().await?;
         let (from,): (Option<u64>,) = self.reads.ask(live, pipe().cmd("GET").arg(FROM)).await?;
-        Ok(Coverage { complete, cut_before: listed.cut_before(from.map(Timestamp), ::nats::now()) })
+        Ok(coverage(&marks, found, listed.cut_before(from.map(Timestamp), ::nats::now())))
     }
 
     async fn one<T: ::redis::FromRedisValue>(&self, pipeline: &Pipeline) -> Result<T, Unavailable> {

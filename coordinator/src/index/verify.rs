@@ -9,7 +9,7 @@ use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 
 use super::expired::Expired;
-use super::filter::{Coverage, Key};
+use super::filter::Key;
 use super::rebuild::{Fold, RebuildError, next_of, replay};
 use super::summary::Summary;
 use super::{Index, Watermark};
@@ -68,7 +68,7 @@ async fn compare_all(
 ) -> Result<(), RebuildError> {
     let marks = index.marks().await?;
     let settled = |shard: &Shard| marks[usize::from(shard.0)].is_some_and(Watermark::is_settled);
-    let Coverage { complete, cut_before } = index.coverage().await?;
+    let (complete, cut_before) = index.coverage().await.map(|known| (known.is_complete(), known.cut_before))?;
     let ignored = Expired::now(&log.journals).after(LAST_MINUTES);
     let partitions = log.journals.partitions();
     let mut comparison = Comparison { index, log, ignored, cut_before, message: Word::default(), suspects: Vec::new() };

@@ -6,6 +6,7 @@ use std::time::Duration;
 use tokio_util::sync::CancellationToken;
 
 use crate::index::Index;
+use crate::index::filter::Coverage;
 use crate::metrics;
 use crate::nats::{Broker, memory};
 
@@ -30,7 +31,7 @@ pub(crate) async fn keep(broker: Broker, memory_max: Option<u64>, index: Index, 
         if index.redis().is_some() {
             let coverage = index.coverage().await;
             metrics::redis_is_reached(coverage.is_ok());
-            metrics::index_is_complete(coverage.is_ok_and(|coverage| coverage.complete));
+            metrics::index_is_complete(coverage.is_ok_and(Coverage::is_complete));
         }
     }
 }

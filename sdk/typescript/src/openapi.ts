@@ -1432,6 +1432,8 @@ export interface components {
         CancelCallsResponse: {
             /** @description The calls. */
             calls?: components["schemas"]["CancelledCall"][];
+            /** @description What the index covered. Unless it was complete, there may be matching calls that were not cancelled. In a stream it is set in the last message, and only there. */
+            coverage?: components["schemas"]["IndexCoverage"];
             /** @description Only in a response that is not streamed: 10,000 calls were cancelled and more may match. Repeat the request. */
             incomplete?: boolean;
         };
@@ -1900,6 +1902,16 @@ export interface components {
              * @description Set when there was no room for all that ended, or the history has more: runs created before this time may be missing if they have ended.
              */
             cut_before?: string;
+            /**
+             * Format: uint32
+             * @description Shards that are being read into the index. It is complete when this is 0, and `shards_unread` too.
+             */
+            shards_reading?: number;
+            /**
+             * Format: uint32
+             * @description Shards that nobody reads into the index now: other coordinators own them and keep their own index in memory, their owner has not begun, or the broker does not say which ones there are.
+             */
+            shards_unread?: number;
         };
         /** @description A run that differs between index and log. */
         IndexDifference: {

@@ -225,7 +225,9 @@ async fn cancel_calls(api: Api, ask: Ask) -> Answered {
     }
     let mut all = v1::CancelCallsResponse::default();
     while let Some(page) = pages.next().await {
-        all.calls.extend(page.map_err(|error| ask.problem(error))?.calls);
+        let page = page.map_err(|error| ask.problem(error))?;
+        all.calls.extend(page.calls);
+        all.coverage = page.coverage;
         if all.calls.len() >= CANCELLED_MAX {
             // Dropping the stream ends the work.
             all.incomplete = true;

@@ -157,15 +157,15 @@ fn a_mark_moves_only_from_where_it_is_believed_to_stand() {
 async fn a_list_is_complete_with_every_shard_that_there_may_be() {
     let memory = Memory::default();
     for shard in Partition::FIRST.shards() {
-        assert!(!memory.coverage().complete);
+        assert!(!memory.coverage().is_complete());
         assert!(memory.advance(shard, None, Watermark::settled(1)));
     }
-    assert!(!memory.coverage().complete, "nobody said how many there are");
+    assert!(!memory.coverage().is_complete(), "nobody said how many there are");
     let lasts = Duration::from_secs(10);
     memory.note_found(Found::all(16, Instant::now() + lasts));
-    assert!(memory.coverage().complete);
+    assert!(memory.coverage().is_complete());
     tokio::time::advance(lasts).await;
-    assert!(!memory.coverage().complete, "there may be more by now");
+    assert!(!memory.coverage().is_complete(), "there may be more by now");
     memory.note_found(Found::all(17, Instant::now() + lasts));
-    assert!(!memory.coverage().complete);
+    assert!(!memory.coverage().is_complete());
 }

@@ -367,7 +367,8 @@ impl Client {
         }
     }
 
-    /// Cancels the calls that the request selects, calls `each` for each of them, and returns how many there were.
+    /// Cancels the calls that the request selects, calls `each` for each of them, and returns how many there were, and
+    /// what the index covered: unless it was complete, matching calls may not have been cancelled.
     ///
     /// # Errors
     /// If the coordinator refuses the request or cannot be reached.
@@ -375,14 +376,15 @@ impl Client {
         &self,
         request: v1::CancelCallsRequest,
         mut each: impl FnMut(&v1::CancelledCall) -> Result<(), E>,
-    ) -> Result<usize, E> {
+    ) -> Result<(usize, Option<v1::IndexCoverage>), E> {
         let stream = self.index.clone().cancel_calls(request).await.map_err(|status| self.error(status))?;
-        let (mut stream, mut count) = (stream.into_inner(), 0);
-        while let Some(word) = stream.message().await.map_err(|status| self.error(status))? {
-            count += word.calls.len();
-            word.calls.iter().try_for_each(&mut each)?;
+        let (mut stream, mut count, mut coverage) = (stream.into_inner(), 0, None);
+        while let Some(message) = stream.message().await.map_err(|status| self.error(status))? {
+            count += message.calls.len();
+            message.calls.iter().try_for_each(&mut each)?;
+            coverage = message.coverage;
         }
-        Ok(count)
+        Ok((count, coverage))
     }
 
     /// Requests the erasure of runs in one part of the log, or counts them.

@@ -3,6 +3,7 @@
 //! are counted as `other`.
 
 mod history;
+mod partitions;
 pub(crate) mod schedules;
 pub(crate) mod tenants;
 
@@ -169,8 +170,9 @@ static LOG_REACHED: Family<Gauge> = Family::new(
 .exported_as("toolyard.log.reachable", "1");
 static LOG_AGE: Family<Gauge> = Family::new(
     "toolyard_log_age_seconds",
-    "Age of the oldest log entry. Runs that have ended leave the log with `--tail` or `--tail-percent`; an open run \
-     keeps everything behind its first entry.",
+    "Age of the oldest log entry. Runs that have ended leave the log with `--tail` or `--tail-percent`. Everything \
+     behind these stays: the job of a call that is queued or executed, a run that the history does not have yet, and \
+     an open run that cannot be carried.",
     &[],
 )
 .exported_as("toolyard.log.age", "s");
@@ -232,12 +234,6 @@ static REDIS_REACHED: Family<Gauge> =
 static ERASURES_FAILED: Family<Counter> =
     Family::new("toolyard_erasures_failed_total", "Attempts to erase a run that failed and are retried.", &[])
         .exported_as("toolyard.erasures.failed", "{attempt}");
-static RUNS_CARRIED: Family<Counter> = Family::new(
-    "toolyard_runs_carried_total",
-    "How often entries of a run that stays open for long were stored beside the log, so that they may leave it.",
-    &[],
-)
-.exported_as("toolyard.runs.carried", "{run}");
 static CERTIFICATE_EXPIRES: Family<Gauge> = Family::new(
     "toolyard_certificate_expires_seconds",
     "When the certificate of the client port expires, in seconds since 1970.",
@@ -285,7 +281,7 @@ pub(crate) fn refused(reason: Reason) {
     REFUSALS.with(&[reason.code()]).add(1);
 }
 
-const METRICS: [Metric; 51] = [
+const METRICS: [Metric; 50] = [
     Metric::Counter(&REQUESTS),
     Metric::Histogram(&REQUEST_SECONDS),
     Metric::Counter(&REFUSALS),
@@ -335,7 +331,6 @@ const METRICS: [Metric; 51] = [
     Metric::Gauge(&INDEX_COMPLETE),
     Metric::Gauge(&REDIS_REACHED),
     Metric::Counter(&ERASURES_FAILED),
-    Metric::Counter(&RUNS_CARRIED),
     Metric::Gauge(&CERTIFICATE_EXPIRES),
 ];
 
@@ -364,6 +359,8 @@ pub(crate) struct Counts {
     pub(crate) log_replicas_current: Gauge,
     pub(crate) erasures_failed: Counter,
     pub(crate) runs_carried: Counter,
+    pub(crate) carried_filled: Gauge,
+    pub(crate) log_leaderless: Gauge,
     pub(crate) history_runs: Counter,
     pub(crate) history_failed: Counter,
     pub(crate) history_behind: Gauge,
@@ -380,6 +377,7 @@ pub(crate) static COUNTS: LazyLock<Counts> = LazyLock::new(|| {
     publish(&tenants::METRICS);
     publish(&hooks::METRICS);
     publish(&history::METRICS);
+    publish(&partitions::METRICS);
     Counts {
         repeated: REPEATED.with(&[]),
         client_calls: CLIENT_CALLS.with(&[]),
@@ -402,7 +400,9 @@ pub(crate) static COUNTS: LazyLock<Counts> = LazyLock::new(|| {
         log_replicas: LOG_REPLICAS.with(&[]),
         log_replicas_current: LOG_REPLICAS_CURRENT.with(&[]),
         erasures_failed: ERASURES_FAILED.with(&[]),
-        runs_carried: RUNS_CARRIED.with(&[]),
+        runs_carried: partitions::RUNS_CARRIED.with(&[]),
+        carried_filled: partitions::CARRIED_FILLED.with(&[]),
+        log_leaderless: partitions::LEADERLESS.with(&[]),
         history_runs: history::RUNS.with(&[]),
         history_failed: history::FAILED.with(&[]),
         history_behind: history::BEHIND.with(&[]),
@@ -582,7 +582,15 @@ mod tests {
     fn the_reference_of_metrics_is_current() {
         telemetry::metrics::check_reference(
             "coordinator",
-            &[&METRICS[..], &schedules::METRICS, &tenants::METRICS, &hooks::METRICS, &history::METRICS].concat(),
+            &[
+                &METRICS[..],
+                &schedules::METRICS,
+                &tenants::METRICS,
+                &hooks::METRICS,
+                &history::METRICS,
+                &partitions::METRICS,
+            ]
+            .concat(),
         );
     }
 }

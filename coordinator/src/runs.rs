@@ -46,7 +46,7 @@ use crate::admission::error::RequestError;
 use crate::auth::callers::{Caller, Callers, Reading, Role, TenantTools};
 use crate::fleet::registry::Registry;
 use crate::hook_notices::HookNotices;
-use crate::nats::journal::{AppendError, Journal, Journals, NOTHING, ReadError};
+use crate::nats::journal::{AppendError, Bound, Journal, Journals, NOTHING, ReadError};
 use crate::nats::pauses::Pauses;
 use crate::nats::requests::Requests;
 use crate::nats::setup::RETENTION;
@@ -359,6 +359,15 @@ impl Runs {
     /// New work is rejected before the log is full, so that accepted calls have room to end.
     fn check_room(&self) -> Result<(), RequestError> {
         self.journals.crowded().map_or(Ok(()), |bound| Err(RequestError::LogFull(Some(bound))))
+    }
+
+    /// A run that may outlive the log will have to be carried.
+    fn check_room_for(&self, timeout: Option<Duration>) -> Result<(), RequestError> {
+        let is_long = timeout.is_some_and(|timeout| timeout > limit::EXECUTION_MAX);
+        if is_long && self.journals.carried_is_full() {
+            return Err(RequestError::LogFull(Some(Bound::Carried)));
+        }
+        self.check_room()
     }
 
     /// The same for work that goes to a given shard. The room of a partition that was not found yet is not known.

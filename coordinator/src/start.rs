@@ -235,7 +235,8 @@ impl Shared {
         };
         tasks.spawn(|end| partitions.keep(end));
         let (told, stop) = (served.subscribe(), tasks.stop.clone());
-        tasks.spawn(|end| monitor::usage::keep((*self.broker).clone(), log.broker_memory, self.index.clone(), end));
+        let memory = ((*self.broker).clone(), log.broker_memory);
+        tasks.spawn(|end| monitor::usage::keep(memory, self.journals.clone(), self.index.clone(), end));
         tasks.spawn(|end| monitor::health::keep(led, self.owned.clone(), served, (stop.clone(), end)));
         let told = (told, self.registry.clone(), self.signals.clone());
         tasks.spawn(|end| monitor::health::tell_workers(told, (stop.clone(), end)));

@@ -292,13 +292,16 @@ async fn lost_servers_of_the_broker_and_lost_coordinators_are_alerted_until_they
     prometheus.until_firing("ToolyardBrokerServerLost").await;
     // Two of three servers are enough.
     prometheus.until_inactive("ToolyardLogUnreachable").await;
+    prometheus.until_inactive("ToolyardPartitionLost").await;
     cluster.nodes_mut()[lost[1]].kill().await;
+    prometheus.until_firing("ToolyardPartitionLost").await;
     prometheus.until_firing("ToolyardLogUnreachable").await;
     for node in lost {
         cluster.nodes_mut()[node].restart().await.expect("it comes back");
     }
     cluster.healthy().await.expect("the cluster heals");
     prometheus.until_inactive("ToolyardLogUnreachable").await;
+    prometheus.until_inactive("ToolyardPartitionLost").await;
     prometheus.until_inactive("ToolyardBrokerServerLost").await;
     prometheus.until_inactive("ToolyardShardsUnowned").await;
 
@@ -452,6 +455,36 @@ async fn a_log_that_fills_is_alerted_before_it_is_full_and_when_it_is_until_it_h
     }
     prometheus.until_inactive("ToolyardLogFull").await;
     prometheus.until_inactive("ToolyardLogFilling").await;
+}
+
+/// A run that may last for longer than the log keeps entries has to be carried.
+#[tokio::test]
+async fn a_bucket_of_carried_runs_that_fills_is_alerted_and_long_runs_are_refused_until_it_has_room_again() {
+    let (yard, _worker, prometheus) = scraped_yard().await;
+    let nats = jetstream::new(async_nats::connect(yard.broker.url()).await.expect("the broker is there"));
+    let bucket = nats.get_stream(format!("KV_{}", names::CARRIED_BUCKET)).await.expect("the bucket is there");
+    let mut config = bucket.cached_info().config.clone();
+    let (room, filled) = (config.max_bytes, 1 << 20);
+    config.max_bytes = filled;
+    nats.update_stream(&config).await.expect("it may be changed");
+    let piece = vec![0; usize::try_from(filled).expect("it is small") / 10];
+    for number in 0..9 {
+        let subject = format!("$KV.{}.0.none.{number}", names::CARRIED_BUCKET);
+        nats.publish(subject, piece.clone().into()).await.expect("sent").await.expect("stored");
+    }
+    prometheus.until_firing("ToolyardCarriedFilling").await;
+    let lasting = async |hours: i64| {
+        let timeout = Some(prost_types::Duration { seconds: hours * 3600, nanos: 0 });
+        let request = v1::CreateRunRequest { calls: vec![echo("x")], timeout, ..v1::CreateRunRequest::default() };
+        yard.client.runs.clone().create_run(request).await
+    };
+    let refused = lasting(25).await.expect_err("it might have to be carried");
+    assert_eq!(reason(&refused), "LOG_FULL", "{refused}");
+    lasting(24).await.expect("it is over before the log loses it");
+    config.max_bytes = room;
+    nats.update_stream(&config).await.expect("it may be changed");
+    prometheus.until_inactive("ToolyardCarriedFilling").await;
+    lasting(25).await.expect("there is room");
 }
 
 /// Small calls: the messages of the log are full long before its bytes, and the broker needs memory for them.

@@ -216,6 +216,12 @@ fn why_full(bound: Option<&Bound>) -> String {
             "it has {ROOM_PERCENT} % of its {limit} messages. New work is refused until runs have ended and left it, \
             or the operator allows more, for which the broker needs memory: `toolyard log resize --messages N`"
         ),
+        Some(Bound::Carried) => format!(
+            "{ROOM_PERCENT} % of the bytes for runs that last longer than {hours} h are used. Such runs are refused \
+            until some have ended, or the operator gives the stream KV_ty-carried more bytes; send it with a `timeout` \
+            of at most {hours} h otherwise",
+            hours = run::limit::EXECUTION_MAX.as_secs() / 3600
+        ),
         None => "the broker has no room for the entry. New work is refused until runs have ended and left it, or the \
             operator gives it more: `toolyard log usage` shows what it lacks, `toolyard log resize` changes it"
             .to_owned(),

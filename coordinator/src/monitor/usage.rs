@@ -1,5 +1,5 @@
-//! Updates metrics that need a request, every quarter of a minute: bytes of objects, memory that the broker needs, and
-//! whether the index is complete.
+//! Updates what needs a request, every quarter of a minute: bytes of objects and of carried runs, memory that the
+//! broker needs, and whether the index is complete.
 
 use std::time::Duration;
 
@@ -8,12 +8,18 @@ use tokio_util::sync::CancellationToken;
 use crate::index::Index;
 use crate::index::filter::Coverage;
 use crate::metrics;
+use crate::nats::journal::Journals;
 use crate::nats::{Broker, memory};
 
 const LOOK: Duration = Duration::from_secs(15);
 
 /// Updates them until `stop`. `memory_max`: bytes of memory that a server of the broker may use.
-pub(crate) async fn keep(broker: Broker, memory_max: Option<u64>, index: Index, stop: CancellationToken) {
+pub(crate) async fn keep(
+    (broker, memory_max): (Broker, Option<u64>),
+    journals: Journals,
+    index: Index,
+    stop: CancellationToken,
+) {
     let mut look = tokio::time::interval(LOOK);
     loop {
         tokio::select! {
@@ -22,6 +28,8 @@ pub(crate) async fn keep(broker: Broker, memory_max: Option<u64>, index: Index, 
         }
         if let Some(held) = broker.held().await {
             metrics::broker_memory(memory::of_subjects(held.subjects), memory_max);
+            let (bytes, bytes_max) = held.carried;
+            journals.note_carried(bytes, bytes_max);
             // `None` if objects are in a bucket.
             if let Some((bytes, bytes_max)) = held.objects {
                 metrics::objects(bytes, bytes_max);

@@ -1,5 +1,6 @@
 //! Checks a broker without a coordinator: whether everything exists, has the right settings, and works.
 
+mod clock;
 mod history;
 mod partitions;
 mod room;
@@ -38,10 +39,6 @@ const LISTEN: Duration = Duration::from_secs(3);
 const LISTEN_LONGEST: Duration = Duration::from_secs(names::WORKER_LOST.as_secs() + 1);
 /// Above this fill level the log will soon reject new work.
 const ROOM_SOON_PERCENT: u64 = 70;
-/// Workers compare the broker's time with their own clocks: the first difference is harmless, the second makes
-/// deadlines wrong.
-const CLOCK_FINE: Duration = Duration::from_secs(1);
-const CLOCK_BROKEN: Duration = Duration::from_secs(5);
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Level {
@@ -109,19 +106,21 @@ pub async fn examine(nats_url: &str, credentials: &Credentials, kept: Option<&Hi
     match context.get_stream(names::STREAM).await {
         Ok(stream) => {
             let info = stream.cached_info();
+            let further = partitions::further(&context).await;
+            let answering = further.iter().filter_map(|(_, found)| found.as_ref().ok()).map(Stream::cached_info);
+            let all: Vec<&Info> = [info].into_iter().chain(answering).collect();
             findings.extend([
                 settings(&info.config),
                 copies(info),
                 profile(&client, info).await,
                 room::room(info),
-                room::memory(&context, info).await,
+                room::memory(&context, &all).await,
                 consumers(info),
             ]);
-            let further = partitions::further(&context).await;
             findings.extend(partitions::examine(info, &further));
             findings.extend(buckets(&context, &info.config).await);
             findings.push(owners(&context).await);
-            findings.push(clock(&context).await);
+            findings.push(clock::clock(&context, 1 + further.len()).await);
             let workers = match heartbeats {
                 Ok(heartbeats) => listen(heartbeats, since).await,
                 Err(_) => BTreeMap::new(),
@@ -395,7 +394,7 @@ async fn owners(context: &Context) -> Finding {
         found.insert(0, format!("{} members{releases}", members.len()));
     }
     let newest = entries.iter().filter(|entry| !entry.value.is_empty()).map(|entry| entry.created).max();
-    let now = clocks(context).await.map(|clocks| clocks.broker);
+    let now = clock::clocks(context, names::STREAM).await.map(|clocks| clocks.broker);
     let age = newest.zip(now).map(|(newest, now)| now.saturating_sub(millis(newest.unix_timestamp_nanos()).0));
     match age.map(Duration::from_millis) {
         None => Finding::fail(what, "none", "start one: `toolyard coordinator`"),
@@ -404,38 +403,6 @@ async fn owners(context: &Context) -> Finding {
             Finding::fail(what, found, "start one: `toolyard coordinator`")
         }
         Some(_) => Finding::ok(what, found.join(", ")),
-    }
-}
-
-/// The broker's clock, and ours at that moment, with an uncertainty of half the round trip. In milliseconds.
-struct Clocks {
-    broker: u64,
-    ours: u64,
-    unsure: u64,
-}
-
-async fn clocks(context: &Context) -> Option<Clocks> {
-    let wanted = ::nats::now().0;
-    let answer: serde_json::Value = context.request(format!("STREAM.INFO.{}", names::STREAM), &()).await.ok()?;
-    let unsure = ::nats::now().0.saturating_sub(wanted).div_ceil(2);
-    let time: prost_types::Timestamp = answer["ts"].as_str()?.parse().ok()?;
-    let broker = i128::from(time.seconds) * 1_000_000_000 + i128::from(time.nanos);
-    Some(Clocks { broker: millis(broker).0, ours: wanted + unsure, unsure })
-}
-
-async fn clock(context: &Context) -> Finding {
-    let what = "clock";
-    let Some(Clocks { broker, ours, unsure }) = clocks(context).await else {
-        return Finding::warn(what, "the broker does not report its time", "compare it with this machine's by hand");
-    };
-    let difference = ours.abs_diff(broker);
-    let side = if ours < broker { "behind" } else { "ahead of" };
-    let found = format!("this machine is {difference} ms {side} the broker, give or take {unsure}");
-    let advice = "let NTP set the clocks: deadlines are as exact as they agree";
-    match Duration::from_millis(difference.saturating_sub(unsure)) {
-        difference if difference > CLOCK_BROKEN => Finding::fail(what, found, advice),
-        difference if difference > CLOCK_FINE => Finding::warn(what, found, advice),
-        _ => Finding::ok(what, found),
     }
 }
 

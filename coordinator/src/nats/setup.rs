@@ -57,6 +57,8 @@ const LOG_BYTES_PER_RECORD_BYTE: i64 = 512;
 /// The log's bytes divided by this are the size of the bucket of carried runs: 64 MiB beside a log of 1 GiB, which is
 /// room for some 100,000 small runs that wait.
 const LOG_BYTES_PER_CARRIED_BYTE: i64 = 16;
+/// Bytes of a small carried run in its bucket (calculated from the broker's format of a message).
+pub(super) const CARRIED_RUN_BYTES: i64 = 450;
 /// Minimum size of a bucket, however small the log is.
 const BUCKET_BYTES_MIN: i64 = 2 << 20;
 /// How long creating them is retried: a cluster that starts at the same time elects its leaders first, in 4-9 s.
@@ -359,21 +361,27 @@ pub(crate) async fn ensure_log(client: &Client, context: &Context, options: &Log
     let config = if count > 1 { partition_config(Partition::FIRST, options) } else { log_config(options) };
     let make = async || context.get_or_create_stream(config.clone()).await.map_err(|error| BrokerError::of(&error));
     let stream = patiently("stream ty-log, the first partition of the log,", make).await?;
-    check_log(client, stream.cached_info(), options).await?;
+    let first = stream.cached_info();
+    check_log(client, first, options).await?;
+    let mut configs = vec![first.config.clone()];
     for partition in Partition::first(count).skip(1) {
         match context.get_stream(names::stream(partition)).await {
-            Ok(stream) => check_log(client, stream.cached_info(), options).await?,
+            Ok(stream) => {
+                let info = stream.cached_info();
+                check_log(client, info, options).await?;
+                configs.push(info.config.clone());
+            }
             // Its runs stand still, and those of the others do not.
             Err(error) => tracing::warn!(%partition, %error, "a partition of the log does not answer"),
         }
     }
+    memory::warn_of(&configs.iter().collect::<Vec<_>>(), options.broker_memory);
     Ok(count)
 }
 
 async fn check_log(client: &Client, log: &Info, options: &LogOptions) -> Result<(), SetupError> {
     check_replicas(&log.config, options.durability)?;
     warn_of_size(&log.config, options);
-    memory::warn_of(&log.config, options.broker_memory);
     match options.durability {
         Durability::Dev | Durability::Standard => Ok(()),
         Durability::Strict => check_synced(client, log).await,

@@ -444,7 +444,7 @@ impl Runs {
 
     /// `key`: the key of the request's id, if it has one. Then the run is opened by an entry of its own.
     pub(super) fn decide_new(&self, mut new: NewRun, key: Option<RequestKey>) -> Result<Vec<Event>, RequestError> {
-        self.check_room()?;
+        self.check_room_for(new.timeout)?;
         let registry = Arc::clone(&self.registry.borrow());
         // Hooks may have been asked meanwhile, and the caller's rights may have ended.
         let asks = self.callers.renewed(&self.caller);

@@ -40,9 +40,10 @@ pub(super) fn room(info: &Info) -> Finding {
 }
 
 /// The memory that each server of the broker needs now, and when the log is full. How much it has is not known here.
-pub(super) async fn memory(context: &Context, log: &Info) -> Finding {
-    let mut subjects = log.state.subjects_count;
-    for stream in [format!("KV_{}", names::REQUESTS_BUCKET), names::OBJECTS.to_owned()] {
+pub(super) async fn memory(context: &Context, partitions: &[&Info]) -> Finding {
+    let mut subjects: u64 = partitions.iter().map(|info| info.state.subjects_count).sum();
+    let buckets = [names::REQUESTS_BUCKET, names::CARRIED_BUCKET].map(|bucket| format!("KV_{bucket}"));
+    for stream in buckets.into_iter().chain([names::OBJECTS.to_owned()]) {
         // A missing stream is a finding of its own.
         if let Ok(found) = context.get_stream(&stream).await {
             subjects += found.cached_info().state.subjects_count;
@@ -51,11 +52,12 @@ pub(super) async fn memory(context: &Context, log: &Info) -> Finding {
     let mib = |bytes: u64| bytes.div_ceil(1 << 20);
     let found =
         format!("{subjects} subjects, for which each server needs some {} MiB", mib(need::of_subjects(subjects)));
-    let Some(full) = need::of_full(&log.config) else {
+    let configs: Vec<_> = partitions.iter().map(|info| &info.config).collect();
+    let Some(full) = need::of_full(&configs) else {
         let found = format!("{found}; the log has no bound of messages, so the memory has no limit");
         let advice = format!(
             "an older coordinator made it: `toolyard log resize --messages {}`, as the operator",
-            messages_max(log.config.max_bytes)
+            messages_max(partitions.first().map_or(0, |info| info.config.max_bytes))
         );
         return Finding::warn("memory", found, advice);
     };

@@ -1,7 +1,7 @@
 //! The partitions of the log. Each is a stream of the broker with its own shards, its own leader and its own limits,
 //! and has a [`Journal`]. Partitions are added while coordinators run, and are never removed.
 
-use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard};
 use std::time::Duration;
 
@@ -12,6 +12,7 @@ use run::{Partition, RunId, Shard, Timestamp};
 use tokio::sync::watch;
 use tokio::time::Instant;
 
+use super::room::{ROOM_PERCENT, percent};
 use super::{Bound, Journal, LogNow, ReadError, current_replicas, limits};
 use crate::metrics::COUNTS;
 use crate::nats::shared::Shared;
@@ -62,6 +63,8 @@ struct All {
     last_look: Shared<usize>,
     /// When the broker was last asked how many partitions there are, and said it.
     counted_at: Mutex<Option<Instant>>,
+    /// The bucket of carried runs has no room for new runs that may have to be carried.
+    carried_is_full: AtomicBool,
 }
 
 impl Journals {
@@ -73,6 +76,7 @@ impl Journals {
             journals: RwLock::default(),
             last_look: Shared::default(),
             counted_at: Mutex::default(),
+            carried_is_full: AtomicBool::new(false),
         }));
         all.grow(broker.partitions());
         all
@@ -204,6 +208,24 @@ impl Journals {
         bounds?.first().copied()
     }
 
+    /// Whether the bucket of carried runs has too little room for another run that may outlive the log.
+    pub(crate) fn carried_is_full(&self) -> bool {
+        self.0.carried_is_full.load(Relaxed)
+    }
+
+    /// Stores how full the bucket of carried runs is.
+    pub(crate) fn note_carried(&self, bytes: u64, bytes_max: u64) {
+        self.0.carried_is_full.store(bytes >= percent(bytes_max, ROOM_PERCENT), Relaxed);
+        COUNTS.carried_filled.set(bytes as f64 / bytes_max as f64);
+    }
+
+    /// Exports how many partitions have no leader.
+    pub(super) fn count_leaderless(&self) {
+        let now = ::nats::now();
+        let leaderless = self.each().iter().filter(|journal| !journal.is_led(now)).count();
+        COUNTS.log_leaderless.set(leaderless as f64);
+    }
+
     /// The shards to which new runs should go: of partitions that have room and a leader, and that every coordinator
     /// knows.
     pub(crate) fn open_to_runs(&self) -> ShardSet {
@@ -288,8 +310,12 @@ impl Journal {
         self.partition == Partition::FIRST || created.0 > 0 && now.since(created) >= KNOWN_AFTER
     }
 
-    /// Whether every coordinator knows the partition, and its log has a leader.
+    /// Whether the log of the partition had a leader a moment ago.
+    fn is_led(&self, now: Timestamp) -> bool {
+        now.since(Timestamp(self.led_at.load(Relaxed))) < LEADERLESS_MAX
+    }
+
     fn takes_runs(&self, now: Timestamp) -> bool {
-        self.is_known_to_all(now) && now.since(Timestamp(self.led_at.load(Relaxed))) < LEADERLESS_MAX
+        self.is_known_to_all(now) && self.is_led(now)
     }
 }

@@ -33,6 +33,8 @@ pub(super) struct Amount {
 pub(crate) enum Bound {
     Bytes(u64),
     Messages(u64),
+    /// Of the bucket of carried runs: it has no room for runs that may outlive the log.
+    Carried,
 }
 
 #[derive(Debug)]
@@ -109,6 +111,11 @@ impl Room {
         bytes.or_else(|| self.messages.crowded(deferred.messages).map(Bound::Messages))
     }
 
+    /// Whether more than this part of the log, in percent, is taken.
+    fn is_above(&self, part: u8) -> bool {
+        self.bytes.is_above(part.into()) || self.messages.is_above(part.into())
+    }
+
     /// A call was accepted whose job is appended later.
     pub(super) fn defer(&self, bytes: u64) {
         let mut deferred = self.deferred();
@@ -155,14 +162,20 @@ impl Filled {
 
     /// The limit, if new work would use the room in which accepted work has to end.
     fn crowded(&self, deferred: u64) -> Option<u64> {
-        let taken = self.seen.load(Ordering::Relaxed).saturating_add(self.since.load(Ordering::Relaxed));
-        let taken = taken.saturating_add(deferred);
         let limit = self.limit.load(Ordering::Relaxed);
-        (taken >= percent(limit, ROOM_PERCENT)).then_some(limit)
+        (self.taken().saturating_add(deferred) >= percent(limit, ROOM_PERCENT)).then_some(limit)
+    }
+
+    fn taken(&self) -> u64 {
+        self.seen.load(Ordering::Relaxed).saturating_add(self.since.load(Ordering::Relaxed))
+    }
+
+    fn is_above(&self, part: u64) -> bool {
+        self.taken() > percent(self.limit.load(Ordering::Relaxed), part)
     }
 }
 
-fn percent(of: u64, part: u64) -> u64 {
+pub(super) fn percent(of: u64, part: u64) -> u64 {
     u64::try_from(u128::from(of) * u128::from(part) / 100).unwrap_or(u64::MAX)
 }
 
@@ -193,6 +206,7 @@ impl Journal {
                 Ok(Err(error)) => tracing::warn!(%error, "reading the size of the log failed"),
                 Err(_) => tracing::warn!("reading the size of the log timed out"),
             }
+            all.count_leaderless();
             tokio::select! {
                 () = self.room.wait_for_look() => {}
                 () = stop.cancelled() => return,
@@ -213,5 +227,10 @@ impl Journal {
     /// The bound of the log that is reached and at which new work is rejected, if any.
     pub(crate) fn crowded(&self) -> Option<Bound> {
         self.room.crowded()
+    }
+
+    /// Whether more than this part of the log, in percent, is taken.
+    pub(super) fn is_above(&self, part: u8) -> bool {
+        self.room.is_above(part)
     }
 }

@@ -127,7 +127,8 @@ priorityClassName: {{ . | quote }}
 {{- with include "toolyard.goMemMi" $limit }}
 {{- $ids := div (max (div ($.Values.journal.maxBytes | int64) 8) 2097152) 240 }}
 {{- $messages := include "toolyard.logMessages" $ | int64 }}
-{{- $needed := add 129 (div (add $messages $ids) 1024) }}
+{{- $carried := div (max (div ($.Values.journal.maxBytes | int64) 16) 2097152) 450 }}
+{{- $needed := add 129 (div (add $messages $ids $carried) 1024) }}
 {{- if lt (int64 .) $needed }}
 {{- fail (printf "nats.deploy.resources: a log of %d messages needs up to %d MiB of each server's memory, and 85 %% of the limit %v is %s MiB: raise it to %dMi, or lower journal.maxMessages or journal.maxBytes" $messages $needed $limit . (add1 (div (mul $needed 100) 85))) }}
 {{- end }}

@@ -16,9 +16,10 @@ pub const SETTLED_BEFORE: Duration = Duration::from_secs(120);
 /// Nothing is carried of runs that are younger: carried entries are at least twice as old, so clocks may differ by
 /// this.
 pub const UNCARRIED_AGE: Duration = Duration::from_secs(15);
-/// Entries that are older than this are carried whatever the log's size is, because the broker drops them at an age
-/// that is not much higher.
-pub const CARRIED_AFTER: Duration = Duration::from_secs(20 * 3600);
+/// Entries that are older than this are carried whatever the log's size is. The broker drops them after 25 h, also if
+/// nobody could carry them. So coordinators may be stopped, or the bucket of carried runs full, for 13 h. Most runs are
+/// over before, and cost nothing.
+pub const CARRIED_AFTER: Duration = Duration::from_secs(12 * 3600);
 /// The part of the log, in percent, above which the oldest go although the history does not have them. New work is
 /// refused at 85 %, and losing the history must not stop it.
 pub const UNWRITTEN_PERCENT: u8 = 80;

@@ -11,7 +11,7 @@ use async_nats::jetstream::message::PublishMessage;
 use bytes::Bytes;
 use futures::TryStreamExt as _;
 use nats::append::AppendFailure;
-use owner::retention::{SETTLED_BEFORE, UNCARRIED_AGE};
+use owner::retention::{SETTLED_BEFORE, UNCARRIED_AGE, UNWRITTEN_PERCENT};
 use owner::{CarriedTo, Known};
 use proto::convert::carried::CarriedPart;
 use proto::names;
@@ -308,16 +308,19 @@ impl Journal {
     }
 
     /// If something is carried of a run that has ended with the entry `last`, carries all of it, and keeps that until
-    /// the order expires. If that is not possible, nothing of it is carried any more: with its beginning alone it would
-    /// look open.
+    /// the order expires. If its end has left the log, nothing of it is carried any more: with its beginning alone it
+    /// would look open. The same if the bucket is full, unless a history lacks the run and the log has room for the
+    /// rest.
     pub(crate) async fn carry_ended(&self, order: Order, last: u64) -> Result<(), CarryError> {
         let Some(part) = self.last_part(order.run).await? else { return Ok(()) };
         match self.carry_whole(order, last, part).await {
             Ok(true) => Ok(()),
+            // The history may take it from the log.
+            Err(CarryError::Full) if self.is_unwritten(order.run, last) && !self.is_above(UNWRITTEN_PERCENT) => {
+                Err(CarryError::Full)
+            }
             Ok(false) | Err(CarryError::Full) => {
-                if let Some(history) = self.history()
-                    && history.through(order.run.shard()).is_none_or(|through| through < last)
-                {
+                if self.is_unwritten(order.run, last) {
                     COUNTS.history_lost_carried.add(1);
                     tracing::error!(run.id = %order.run, "the history will not have a run: it cannot be carried whole");
                 }
@@ -325,6 +328,11 @@ impl Journal {
             }
             Err(error) => Err(error),
         }
+    }
+
+    /// Whether there is a history, and it may not have the run yet.
+    fn is_unwritten(&self, run: RunId, last: u64) -> bool {
+        self.history().is_some_and(|history| history.through(run.shard()).is_none_or(|through| through < last))
     }
 
     /// Returns `false` if its end has left the log.
@@ -368,7 +376,7 @@ impl Journal {
     }
 
     /// Forgets what is carried of a run, which nobody carries any more.
-    pub(super) async fn erase_carried(&self, run: RunId) -> Result<(), ReadError> {
+    pub(crate) async fn erase_carried(&self, run: RunId) -> Result<(), ReadError> {
         if self.carried_to(run).await? == 0 {
             return Ok(());
         }

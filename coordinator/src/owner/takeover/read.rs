@@ -101,6 +101,7 @@ async fn take_over_once(
     let mut log_bytes = snapshot.log_bytes;
     // An old snapshot may know of less than is carried, and the log may not have what is between.
     let among: HashSet<RunId> = carried.iter().copied().collect();
+    let lasts: HashMap<RunId, u64> = snapshot.open.iter().map(|listed| (listed.run, listed.last)).collect();
     let listed = snapshot.open.into_iter().filter(|listed| !among.contains(&listed.run)).collect();
     let mut runs = ReadRuns::default();
     let through = if unreadable.load(Ordering::Relaxed) < UNREADABLE_MAX {
@@ -125,7 +126,8 @@ async fn take_over_once(
         }
         0
     };
-    runs.read_carried(journal, carried, (fence, tip)).await?;
+    runs.read_carried(journal, carried, &lasts, (fence, tip)).await?;
+    runs.forget_gone(journal).await;
     runs.report(shard, began.elapsed(), fenced);
     let ReadRuns { open, resting, ended, gone, unread } = runs;
     Ok(Taken {
@@ -211,7 +213,9 @@ impl ReadRuns {
             let run = known.run.id();
             if known.may_be_opened() {
                 self.unread.push((run, last));
-            } else if known.run.opened_at().is_none() {
+            } else if known.run.opened_at().is_none() || known.last < last {
+                // What is carried may be older than entries that left the log. Calls that ended after that would be
+                // executed again.
                 self.gone.push((run, last));
             } else {
                 self.take(known);
@@ -228,22 +232,38 @@ impl ReadRuns {
         }
     }
 
-    /// Reads carried runs.
+    /// Reads carried runs. `lasts`: the last entries of those that a snapshot lists.
     async fn read_carried(
         &mut self,
         journal: &Journal,
         carried: Vec<RunId>,
+        lasts: &HashMap<RunId, u64>,
         (fence, tip): (Fence, u64),
     ) -> Result<(), ReadError> {
         let reads = carried.into_iter().map(|id| journal.carried_through(id, fence, tip));
         let mut reads = stream::iter(reads).buffer_unordered(READS_MAX);
         while let Some(read) = reads.next().await {
             let known = read?;
-            if known.run.opened_at().is_some() {
-                self.take(known);
+            let run = known.run.id();
+            match lasts.get(&run) {
+                Some(last) if known.last < *last => self.gone.push((run, *last)),
+                _ if known.run.opened_at().is_some() => self.take(known),
+                _ => {}
             }
         }
         Ok(())
+    }
+
+    /// Forgets what is carried of runs that are gone: the next owner would take it for all of them.
+    async fn forget_gone(&self, journal: &Journal) {
+        let gone: Vec<RunId> = self.gone.iter().map(|(run, _)| *run).collect();
+        let forgotten = gone.into_iter().map(|run| async move { (run, journal.erase_carried(run).await) });
+        let mut forgotten = stream::iter(forgotten).buffer_unordered(READS_MAX);
+        while let Some((run, done)) = forgotten.next().await {
+            if let Err(error) = done {
+                tracing::warn!(run.id = %run, %error, "forgetting what is carried of a run that is gone failed");
+            }
+        }
     }
 
     fn take(&mut self, known: Known) {
@@ -259,7 +279,8 @@ impl ReadRuns {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::nats::journal::tests::{carried::gone, journal, snapshots};
+    use crate::nats::journal::tests::carried::{add, drop_before, gone};
+    use crate::nats::journal::tests::{journal, snapshots};
 
     #[tokio::test]
     async fn all_of_a_run_that_was_carried_after_an_old_snapshot_is_taken_over() {
@@ -279,6 +300,28 @@ mod tests {
             let awake = taken.open.iter().find(|known| known.run.id() == run).cloned();
             let known = awake.or_else(|| taken.resting.run(run)).expect("it is open");
             assert_eq!((known.first, known.last, known.carried), (places[0], places[2], places[2]));
+        }
+    }
+
+    #[tokio::test]
+    async fn a_run_whose_entries_left_the_log_before_they_were_carried_is_not_taken_over_as_it_was_before_them() {
+        let (_server, journal) = journal().await;
+        let snapshots = snapshots(&journal);
+        let (run, mut places, _) = gone(&journal).await;
+        let log = journal.now().await.expect("the broker is there").created;
+        add(&journal, run, &mut places, 1).await;
+        let lost = places[3];
+        let listed = Listed { run, first: places[0], last: lost };
+        let snapshot = Snapshot { log, through: lost, open: vec![listed], ..Snapshot::default() };
+        let mut stored = Stored::default();
+        // The second time, entries after the snapshot have left the log too.
+        for claim in [2, 3] {
+            let mark = journal.mark(run.shard(), Pace::Soon).await.expect("it is stored");
+            drop_before(&journal, mark).await;
+            stored = snapshots.write(run.shard(), &snapshot, stored).await.expect("it is stored");
+            let taken = take_over(&journal, &snapshots, run.shard(), claim).await;
+            assert_eq!(taken.gone, [(run, lost)]);
+            assert!(taken.open.is_empty() && taken.resting.run(run).is_none());
         }
     }
 

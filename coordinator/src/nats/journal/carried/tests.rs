@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
+use ::history::{History, HistoryLocation};
 use owner::{Expected, Listed};
 use proto::subject::{Subject, SubjectKind};
 use run::{CallIndex, Event, Partition, RunOpened};
@@ -31,7 +32,7 @@ async fn open(journal: &Journal, run: RunId) -> u64 {
 }
 
 /// Adds entries to calls of the run, each after an entry of another run.
-async fn add(journal: &Journal, run: RunId, places: &mut Vec<u64>, entries: u16) {
+pub(crate) async fn add(journal: &Journal, run: RunId, places: &mut Vec<u64>, entries: u16) {
     for number in 0..entries {
         journal.append(fresh(), &[Event::RunClosed], None, 0).await.expect("stored");
         let call = CallIndex(number % 3);
@@ -41,7 +42,7 @@ async fn add(journal: &Journal, run: RunId, places: &mut Vec<u64>, entries: u16)
     }
 }
 
-async fn drop_before(journal: &Journal, sequence: u64) {
+pub(crate) async fn drop_before(journal: &Journal, sequence: u64) {
     let log = journal.now().await.expect("the broker is there");
     journal.drop_before(sequence, &log).await.expect("it can be removed");
 }
@@ -319,6 +320,31 @@ async fn nothing_stays_carried_of_a_run_that_ended_and_cannot_be_carried_whole()
             assert!(carried.is_err() && journal.carried_to(run).await.expect("it is known") > 0);
         }
     }
+}
+
+#[tokio::test]
+async fn a_run_that_the_history_lacks_stays_carried_while_the_bucket_is_full_and_the_log_has_room_for_the_rest() {
+    let (_server, journal) = journal().await;
+    let folder = tempfile::tempdir().expect("a folder");
+    let location = HistoryLocation::Folder(folder.path().to_owned());
+    let kept = Duration::from_secs(25 * 3600);
+    let journal = journal.with_history(Some(History::new(&location, kept).expect("a folder")));
+    let (run, fence) = (old(), journal.fence(SHARD, 1).await.expect("it is written"));
+    let mut places = vec![open(&journal, run).await];
+    journal.carry(order(run, fence), ALL).await.expect("it is carried");
+    add(&journal, run, &mut places, 2).await;
+    drop_before(&journal, places[1]).await;
+    let info = journal.broker.carried.stream.get_info().await.expect("the bucket is there");
+    let mut config = info.config;
+    let room = std::mem::replace(&mut config.max_bytes, i64::try_from(info.state.bytes).expect("it is small"));
+    journal.broker.context.update_stream(&config).await.expect("it may be changed");
+    let refused = journal.carry_ended(order(run, fence), places[2]).await;
+    assert!(matches!(refused, Err(CarryError::Full)), "{refused:?}");
+    assert_eq!(sequences(RunPages::new(journal.clone(), run, PAGE_BYTES)).await, places, "it can be read");
+    config.max_bytes = room;
+    journal.broker.context.update_stream(&config).await.expect("it may be changed");
+    journal.carry_ended(order(run, fence), places[2]).await.expect("there is room");
+    assert_eq!(journal.carried_to(run).await.expect("it is known"), places[2]);
 }
 
 fn listed(run: RunId, places: &[u64]) -> Listed {

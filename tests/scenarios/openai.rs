@@ -1,8 +1,10 @@
 //! The OpenAI APIs: their output for a run is the same bytes, from any coordinator and after any crash. `tests/sdk`
 //! tests them with the vendor's own SDKs.
 
+use std::time::Duration;
+
 use harness::http::events;
-use harness::{Http, Yard, client_answer};
+use harness::{Fixture, Http, Yard, client_answer};
 use hyper::Method;
 use proto::v1::FloorPolicy;
 use serde_json::{Value, json};
@@ -244,6 +246,33 @@ async fn what_the_faces_say_is_what_the_document_says_of_it() {
     fits("OpenAIError", &http.get("/v1/responses/resp_none").await.json());
     let deleted = http.ask(Method::DELETE, &format!("/v1/responses/{id}"), &[], "").await.json();
     fits("OpenAIResponseDeleted", &deleted);
+}
+
+#[tokio::test]
+async fn a_run_is_erased_when_all_of_its_responses_are_deleted() {
+    let yard = Yard::start_with(Fixture::new(FIXTURE).with("TOOLYARD_ERASE_AFTER", 1)).await;
+    let _worker = yard.worker().await;
+    let http = yard.http();
+    let first = http.post("/responses", &json!({ "input": [question("ask")] })).await.json();
+    let output = json!({ "type": "function_call_output", "call_id": "ask", "output": "blue" });
+    let second = json!({ "previous_response_id": first["id"], "input": [output] });
+    let second = http.post("/responses", &second).await.json();
+    assert_eq!(second["status"], "completed", "{second}");
+    let id = |response: &Value| response["id"].as_str().expect("an id").to_owned();
+    let at = |response: &Value| format!("/responses/{}", id(response));
+    let run = format!("/v1/runs/{}", id(&first).replacen("resp_", "run_", 1));
+    for (response, others) in [(&first, 200), (&second, 404)] {
+        let deleted = http.ask(Method::DELETE, &at(response), &[], "").await;
+        assert_eq!((deleted.status, &deleted.json()["deleted"]), (200, &json!(true)), "{deleted:?}");
+        assert_eq!(http.get(&at(response)).await.status, 404);
+        assert_eq!(http.get(&at(&second)).await.status, others);
+    }
+    let is_erased = async {
+        while http.get(&run).await.status != 404 {
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
+    };
+    tokio::time::timeout(harness::PATIENCE, is_erased).await.expect("it is erased after its grace period");
 }
 
 #[tokio::test]

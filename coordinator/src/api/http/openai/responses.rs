@@ -28,6 +28,7 @@ use crate::api::http::sse;
 use crate::api::http::stored::{self, Room};
 use crate::api::output::broken;
 use crate::api::problem::Problem;
+use crate::auth::audit;
 use crate::auth::callers::Role;
 use crate::nats::journal::ReadError;
 use crate::owner::Stopped;
@@ -187,7 +188,8 @@ async fn cancel(api: Api, ask: Asks) -> Answered {
     }
 }
 
-/// The response is not found any more. The log keeps the run's entries until they age out.
+/// The response is not found any more. With the last response of its run the run is erased, from the history too, if
+/// the caller has opened it.
 async fn delete(api: Api, ask: Asks) -> Answered {
     let ask = ask?;
     let id = named(&ask)?;
@@ -201,10 +203,34 @@ async fn delete(api: Api, ask: Asks) -> Answered {
     if found.is_newest && !found.run.status().is_final() {
         cancel_all(&api, id.of(), "its response was deleted").await?;
     }
+    // Before the deletion is recorded: after that, the request is not repeated.
+    if may_erase(&api, &found.run) && are_others_deleted(&api, id, found.count).await? {
+        let done = api.runs.erase_run(id.run, None, Some("its responses were deleted")).await;
+        let told = done.as_ref().map(|_| v1::EraseRunsResponse { matched: 1, requested: 1, ..Default::default() });
+        let told = told.as_ref().map_err(|error| error.reason());
+        audit::erased(&api.runs.caller, ("", &id.run.to_string()), told, false);
+        done?;
+    }
     let taken = Taken { run: id.run, digest: Default::default() };
     // If the key exists, the response was deleted before.
     api.runs.requests.put(&RequestKey::deleted(&id.to_string()), &taken, 0).await.map_err(RequestError::from)?;
     Ok(answer(&json!({ "id": id.to_string(), "object": "response", "deleted": true })))
+}
+
+/// Who opened a run may erase it with its responses, unless it is kept open for the calls of further requests.
+fn may_erase(api: &Api, run: &Run) -> bool {
+    !run.is_kept_open() && api.runs.caller.may_add_to(run).is_ok()
+}
+
+/// Whether each of the first `count` responses of the run, other than this one, is deleted.
+async fn are_others_deleted(api: &Api, id: ResponseId, count: u32) -> Result<bool, Wrong> {
+    for part in (0..count).filter(|part| *part != id.part) {
+        let key = RequestKey::deleted(&ResponseId { part, ..id }.to_string());
+        if api.runs.requests.newest(&key).await.map_err(RequestError::from)?.taken.is_none() {
+            return Ok(false);
+        }
+    }
+    Ok(true)
 }
 
 async fn items(api: Api, ask: Asks) -> Answered {
@@ -242,6 +268,8 @@ struct Found {
     current: u32,
     /// Nothing of its run came after it.
     is_newest: bool,
+    /// The responses that its run has, with the one that it is at.
+    count: u32,
     /// The response before it.
     previous: Option<Value>,
     run: Run,
@@ -302,11 +330,12 @@ async fn find(api: &Api, id: ResponseId, shown: Shown) -> Result<Found, Wrong> {
     let is_newest =
         if ended.is_some() { now == id.part + 1 && told.stream.standing().is_none() } else { now == id.part };
     let has_ended = ended.is_some();
+    let count = now + u32::from(told.stream.standing().is_some());
     let standing = || told.stream.standing().filter(|_| now == id.part);
     let is_there = has_all(told.reader.run(), id.of());
     let response = ended.or_else(standing).filter(|_| is_there).ok_or_else(unknown)?;
     let run = told.reader.run().clone();
-    Ok(Found { response, has_ended, next, current: now, is_newest, previous, run, room: told.room })
+    Ok(Found { response, has_ended, next, current: now, is_newest, count, previous, run, room: told.room })
 }
 
 /// A response that is followed only for its final object.

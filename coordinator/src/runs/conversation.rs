@@ -5,13 +5,14 @@ use std::sync::Arc;
 use bytes::Bytes;
 use futures::stream;
 use proto::conversation::TOOL_CALL_CONVERSATION;
-use run::{Event, ObjectId, RunId};
+use run::{Event, ObjectId, RunId, Timestamp};
 
 use super::Runs;
 use crate::admission::accept::{Offer, RequestedCall, Scope};
 use crate::admission::conversation::{Conversation, opens};
 use crate::admission::error::RequestError;
 use crate::fleet::registry::Entry;
+use crate::nats::setup::RETENTION;
 use crate::objects::take;
 
 impl Runs {
@@ -28,6 +29,7 @@ impl Runs {
             _ => None,
         });
         let Some(opened) = opened else { return Ok(None) };
+        check_is_kept(opened.calls.iter().filter(|call| opens(call)).map(|call| call.deadline))?;
         let conversation = conversation.in_run(run)?;
         conversation.place(&mut opened.calls);
         self.put(&conversation).await?;
@@ -72,6 +74,20 @@ impl Runs {
         let pieces = stream::iter([Ok::<Bytes, RequestError>(conversation.json().clone())]);
         take(&self.objects, conversation.object_id(), pieces).await.map(drop)
     }
+}
+
+/// A call that waits for longer than objects are kept could not open it.
+fn check_is_kept(mut deadlines: impl Iterator<Item = Timestamp>) -> Result<(), RequestError> {
+    let kept_until = ::nats::now().after(RETENTION);
+    if deadlines.all(|deadline| deadline <= kept_until) {
+        return Ok(());
+    }
+    let reason = format!(
+        "the conversation that a tool of the call requests is kept for {} h, and the call may last longer: set a \
+        shorter `timeout` of the call or the run, or send the call without its conversation",
+        RETENTION.as_secs() / 3600
+    );
+    Err(RequestError::Malformed { field: "timeout".to_owned(), reason })
 }
 
 /// Whether the tool of a call requests the conversation, in any of its versions.

@@ -259,8 +259,12 @@ impl Runs {
             };
             let object = found.ok_or_else(|| RequestError::ObjectNotFound(id.clone()))?;
             if kept_until(id) < until {
-                let reason =
-                    format!("object {id} expires before the run's latest end: upload it again, or set a `timeout`");
+                let reason = format!(
+                    "object {id} is kept for {} h after its upload, and the run may last longer: set its `timeout` to \
+                    {} s at most, or upload the object again",
+                    RETENTION.as_secs() / 3600,
+                    kept_until(id).since(::nats::now()).as_secs().saturating_sub(60)
+                );
                 return Err(RequestError::Malformed { field: format!("files[{index}].object_id"), reason });
             }
             let file = File { name: name.clone(), object: Object { preview: String::new(), ..object } };

@@ -1,5 +1,7 @@
 //! `toolyard call`: one call, as if the tool were a program here, or the calls in a file.
 
+use std::time::Duration;
+
 use proto::v1::content::Body;
 use proto::v1::run_event::Event;
 use proto::{Reason, v1};
@@ -17,6 +19,7 @@ use crate::plain::{Plain, Setting};
 use crate::prompt::Keyboard;
 use crate::server::Server;
 use crate::terminal::Terminal;
+use crate::words;
 use client::{Client, Watch, reason};
 
 const EXAMPLES: &str = "\
@@ -26,6 +29,8 @@ Examples:
   toolyard call bash command=@build.sh
   toolyard call bash --exit-status command='test -f Cargo.toml' && echo yes
   toolyard call bash command='make clean' --delay 10m --detach
+  toolyard call bash command='make release' --approval --approval-timeout 3d \\
+    --run-timeout 4d --detach
   toolyard call --calls calls.json --running-max 2
   toolyard call grep --json '{\"pattern\": \"TODO\", \"glob\": \"*.rs\"}'
   toolyard call -o json bash command=ls |
@@ -55,26 +60,31 @@ pub(crate) struct Args {
     /// declares (`toolyard tools get`)
     #[arg(long, value_name = "OBJECT")]
     context: Option<String>,
-    /// Do not execute it before this time, as 2030-01-01T00:00:00Z; less than 24 hours ahead. For later times:
-    /// `toolyard schedules create --at`
+    /// Do not execute it before this time, as 2030-01-01T00:00:00Z, which must be before the end of the run
+    /// (--run-timeout). For times that are more than 30 days ahead: `toolyard schedules create --at`
     #[arg(long, value_name = "TIME", value_parser = time, conflicts_with = "delay")]
     not_before: Option<prost_types::Timestamp>,
-    /// Do not execute it before this has passed, as 30s, 10m or 2h, by this machine's clock
+    /// Do not execute it before this has passed, as 30s, 10m, 2h or 2d, by this machine's clock. A delay of 24 h or
+    /// more needs a longer --run-timeout
     #[arg(long, value_name = "SPAN", value_parser = span)]
-    delay: Option<std::time::Duration>,
-    /// By when the call has ended, as 90, 90s or 10m, its time in the queue included; counted from the end of a delay
-    /// [default: 24 h from now]
+    delay: Option<Duration>,
+    /// By when the call has ended, as 90, 90s or 10m, its waits for approval and in the queue included; counted from
+    /// the end of a delay. Never later than the end of the run [default: the end of the run]
     #[arg(long, value_name = "SECONDS", value_parser = seconds)]
-    timeout: Option<std::time::Duration>,
-    /// By when a worker has taken it up; counted from the end of a delay [default: no such deadline]
+    timeout: Option<Duration>,
+    /// By when a worker has taken it up; counted from the approval and the end of a delay [default: no such deadline]
     #[arg(long, value_name = "SECONDS", value_parser = seconds)]
-    queue_timeout: Option<std::time::Duration>,
+    queue_timeout: Option<Duration>,
     /// Fail while no worker of the tool's pool lives, rather than wait for one
     #[arg(long)]
     no_wait: bool,
     /// Do not execute it before it is approved
     #[arg(long)]
     approval: bool,
+    /// With --approval: how long the call may await approval, as 30m, 12h or 3d, counted from now also if it is
+    /// delayed. Then it is rejected. Not longer than --timeout and --run-timeout [default: 1 h]
+    #[arg(long, value_name = "SPAN", value_parser = seconds, requires = "approval")]
+    approval_timeout: Option<Duration>,
     /// Several calls instead: a file with a list of calls, or with a run, as `POST /v1/runs` takes them; - is the
     /// standard input. They await approval as the deployment is configured, or get it with --approve
     #[arg(long, value_name = "FILE", conflicts_with_all = OF_ONE)]
@@ -99,12 +109,18 @@ pub(crate) struct Args {
 const NO_STATUS: u8 = 255;
 
 /// Options of one call that is typed.
-const OF_ONE: [&str; 8] = ["json", "context", "not_before", "delay", "timeout", "queue_timeout", "no_wait", "approval"];
+const OF_ONE: [&str; 9] =
+    ["json", "context", "not_before", "delay", "timeout", "queue_timeout", "no_wait", "approval", "approval_timeout"];
 
 /// Options of the run of the calls. A file with a run has others, too.
 #[derive(Debug, Default, clap::Args)]
 #[command(next_help_heading = "Options of the run")]
 pub(crate) struct RunOptions {
+    /// How long the run may last, as 90m, 12h or 4d; at most 30d. It includes waits for approval, for an answer and for
+    /// the end of a delay. A call still ends at most 24 h after its dispatch to the workers [default: 24 h, or the
+    /// `timeout` in the file of the run]
+    #[arg(long, value_name = "SPAN", value_parser = seconds)]
+    run_timeout: Option<Duration>,
     /// Store nothing: arguments, results and ids are erased about a minute after its end
     #[arg(long)]
     no_store: bool,
@@ -168,11 +184,23 @@ fn file(text: &str) -> Result<v1::RunFile, String> {
 impl RunOptions {
     /// Gives the options to a run, beside those that it has.
     pub(crate) fn give_to(self, mut run: v1::CreateRunRequest) -> v1::CreateRunRequest {
-        let Self { no_store, no_execute, fail_fast, approve, tenant, attach, file, running_max, priority, metadata } =
-            self;
+        let Self {
+            run_timeout,
+            no_store,
+            no_execute,
+            fail_fast,
+            approve,
+            tenant,
+            attach,
+            file,
+            running_max,
+            priority,
+            metadata,
+        } = self;
         for (key, value) in metadata {
             run.calls.iter_mut().for_each(|call| drop(call.metadata.insert(key.clone(), value.clone())));
         }
+        run.timeout = run_timeout.map(proto::convert::duration).or(run.timeout);
         run.store = if no_store { Some(false) } else { run.store };
         run.execute = if no_execute { Some(false) } else { run.execute };
         run.fail_fast |= fail_fast;
@@ -193,14 +221,55 @@ impl RunOptions {
 }
 
 /// A number of seconds, or a span such as 10m.
-pub(crate) fn seconds(text: &str) -> Result<std::time::Duration, String> {
+pub(crate) fn seconds(text: &str) -> Result<Duration, String> {
     if let Ok(span) = span(text) {
         return Some(span).filter(|span| !span.is_zero()).ok_or_else(|| "give a time above zero".to_owned());
     }
     let seconds: f64 = text.parse().map_err(|_| "give a number of seconds, or a span as 10m".to_owned())?;
-    match std::time::Duration::try_from_secs_f64(seconds) {
+    match Duration::try_from_secs_f64(seconds) {
         Ok(timeout) if !timeout.is_zero() => Ok(timeout),
         Ok(_) | Err(_) => Err("give a number of seconds above zero".to_owned()),
+    }
+}
+
+/// An approval with this timeout, or the API's default of one hour. Without a decision the call is rejected.
+pub(crate) fn approval_request(timeout: Option<Duration>) -> v1::ApprovalRequest {
+    v1::ApprovalRequest { timeout: timeout.map(proto::convert::duration), ..Default::default() }
+}
+
+/// Checks that a call, which ends after `call`, and its run, which ends after `run`, last as long as the approval may
+/// take. The coordinator accepts a longer approval, but ends it with the call: the user would learn that too late.
+///
+/// # Errors
+/// The call or the run ends earlier. The error names the option to change.
+pub(crate) fn check_approval(
+    approval: Option<Duration>,
+    call: Option<Duration>,
+    run: Option<Duration>,
+) -> Result<(), Failure> {
+    let approval = approval.unwrap_or_default();
+    let run = run.unwrap_or(run::limit::RUN_LIFE);
+    let (what, end, remedy) = match call {
+        _ if approval > run => {
+            ("run", run, "give a longer --run-timeout (at most 30d), or a shorter --approval-timeout")
+        }
+        Some(call) if approval > call => {
+            ("call", call, "--timeout includes the wait for approval, so leave it out or give a longer one")
+        }
+        Some(_) | None => return Ok(()),
+    };
+    let (end, approval) = (words::duration(end), words::duration(approval));
+    Err(Failure::Usage(format!(
+        "the {what} would end after {end}, before its approval times out after {approval}: {remedy}"
+    )))
+}
+
+impl Args {
+    /// When `--timeout` ends the call, counted from now. `None` without `--timeout`, and with `--not-before`: the
+    /// approval of such a call is compared with its run only.
+    fn ends_after(&self) -> Option<Duration> {
+        let timeout = self.timeout.filter(|_| self.not_before.is_none())?;
+        Some(timeout.saturating_add(self.delay.unwrap_or_default()))
     }
 }
 
@@ -209,6 +278,7 @@ pub(crate) async fn run(mut args: Args, door: &Server, terminal: &Terminal) -> R
     let hints = matches!(answers, Answers::Elsewhere);
     let (options, detach, shown) = (std::mem::take(&mut args.options), args.detach, args.shown);
     let (request_id, exit_status) = (args.request_id.take(), args.exit_status);
+    check_approval(args.approval_timeout, args.ends_after(), options.run_timeout)?;
     let (client, run, view) = match args.calls.take() {
         Some(path) => {
             let run = files::run(&path)?;
@@ -259,8 +329,8 @@ async fn typed(
     door: &Server,
     (terminal, hints): (&Terminal, bool),
 ) -> Result<(Client, v1::CreateRunRequest, View), Failure> {
-    let Args { tool, pairs, json: base, context, not_before, delay, timeout, queue_timeout, no_wait, approval, .. } =
-        args;
+    let Args { tool, pairs, json: base, context, not_before, delay, timeout, queue_timeout, no_wait, .. } = args;
+    let approval = args.approval.then(|| approval_request(args.approval_timeout));
     let name = tool.unwrap_or_default();
     name.parse::<ToolName>().map_err(|error| Failure::Usage(error.to_string()))?;
     let base = arguments::parse_base(base.as_deref())?;
@@ -287,7 +357,7 @@ async fn typed(
         timeout: timeout.map(proto::convert::duration),
         queue_timeout: queue_timeout.map(proto::convert::duration),
         without_worker: without_worker.into(),
-        approval: approval.then(Default::default),
+        approval,
         context: context.unwrap_or_default(),
         ..v1::NewCall::default()
     };
@@ -347,6 +417,23 @@ pub(crate) fn exit_of(followed: &Followed) -> Exit {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_approval_may_take_no_longer_than_its_call_and_run() {
+        let hours = |hours: u64| Some(Duration::from_secs(hours * 3600));
+        for (approval, call, run) in [
+            (None, hours(1), hours(1)),
+            (hours(24), None, None),
+            (hours(72), None, hours(72)),
+            (hours(1), hours(2), None),
+        ] {
+            assert!(check_approval(approval, call, run).is_ok(), "{approval:?} {call:?} {run:?}");
+        }
+        let error = |approval, call, run| check_approval(approval, call, run).expect_err("it is too long").to_string();
+        assert!(error(hours(25), None, None).contains("the run would end after 24 h 0 min"));
+        assert!(error(hours(25), hours(1), None).contains("--run-timeout"));
+        assert!(error(hours(48), hours(1), hours(72)).contains("--timeout includes the wait"));
+    }
 
     #[test]
     fn the_exit_code_of_a_program_stands_in_the_result() {

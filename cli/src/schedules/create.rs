@@ -8,7 +8,7 @@ use proto::v1;
 use proto::v1::schedule_spec::Timing;
 
 use crate::arguments::{self, Pair};
-use crate::call::{known, seconds};
+use crate::call::{approval_request, check_approval, known, seconds};
 use crate::exit::Failure;
 use crate::files;
 use crate::list::{span, time};
@@ -21,6 +21,8 @@ Examples:
   toolyard schedules create --every 10m --overlap skip bash command='make check'
   toolyard schedules create --at 2030-01-01T00:00:00Z bash command=./new-year.sh
   toolyard schedules create --every 1h --jitter 5m --run run.json
+  toolyard schedules create --cron '0 17 * * fri' --approval \\
+    --approval-timeout 3d --run-timeout 4d bash command=./release.sh
 
 Each firing is a run of its own, exactly once, whichever coordinators die. A
 call that is typed here counts as approved, unless --approval is given. RUN is a
@@ -57,6 +59,10 @@ pub(crate) struct Create {
     /// End after so many firings
     #[arg(long, value_name = "N", default_value_t, hide_default_value = true)]
     firings: u32,
+    /// How long each run may last, as 90m, 12h or 4d, the wait for approval included; at most 30d [default: 24 h, or
+    /// the `timeout` in the file of the run]
+    #[arg(long, value_name = "SPAN", value_parser = seconds)]
+    run_timeout: Option<Duration>,
     /// The tenant of the runs
     #[arg(long, value_name = "NAME", default_value = "", hide_default_value = true)]
     tenant: String,
@@ -90,12 +96,17 @@ struct What {
     /// Arguments as a JSON object; KEY=VALUE goes on top
     #[arg(long, value_name = "OBJECT", requires = "tool")]
     json: Option<String>,
-    /// By when each call has ended, its time in the queue included [default: 24 h]
+    /// By when each call has ended, its waits for approval and in the queue included. Never later than the end of its
+    /// run [default: the end of the run]
     #[arg(long, value_name = "SECONDS", value_parser = seconds, requires = "tool")]
     timeout: Option<Duration>,
     /// Do not execute the calls before they are approved
     #[arg(long, requires = "tool")]
     approval: bool,
+    /// With --approval: how long each call may await approval, as 30m, 12h or 3d. Then it is rejected. Not longer than
+    /// --timeout and --run-timeout [default: 1 h]
+    #[arg(long, value_name = "SPAN", value_parser = seconds, requires = "approval")]
+    approval_timeout: Option<Duration>,
     /// A file with the run, as JSON
     #[arg(long, value_name = "FILE")]
     run: Option<String>,
@@ -124,8 +135,23 @@ enum Overlap {
 }
 
 pub(super) async fn create(client: &Client, args: Create) -> Result<v1::Schedule, Failure> {
-    let Create { times, what, time_zone, name, missed, overlap, jitter, until, firings, tenant, request_id } = args;
+    let Create {
+        times,
+        what,
+        time_zone,
+        name,
+        missed,
+        overlap,
+        jitter,
+        until,
+        firings,
+        run_timeout,
+        tenant,
+        request_id,
+    } = args;
+    check_approval(what.approval_timeout, what.timeout, run_timeout)?;
     let mut run = requested(client, what).await?;
+    run.timeout = run_timeout.map(duration).or(run.timeout);
     if !tenant.is_empty() {
         run.tenant = tenant;
     }
@@ -157,7 +183,7 @@ pub(super) async fn create(client: &Client, args: Create) -> Result<v1::Schedule
 
 /// The run of each firing.
 async fn requested(client: &Client, what: What) -> Result<v1::CreateRunRequest, Failure> {
-    let What { tool, pairs, json, timeout, approval, run } = what;
+    let What { tool, pairs, json, timeout, approval, approval_timeout, run } = what;
     let Some(name) = tool else { return files::run(&run.unwrap_or_default()) };
     name.parse::<run::ToolName>().map_err(|error| Failure::Usage(error.to_string()))?;
     let base = arguments::parse_base(json.as_deref())?;
@@ -167,7 +193,7 @@ async fn requested(client: &Client, what: What) -> Result<v1::CreateRunRequest, 
         tool: name,
         arguments,
         timeout: timeout.map(duration),
-        approval: approval.then(Default::default),
+        approval: approval.then(|| approval_request(approval_timeout)),
         ..v1::NewCall::default()
     };
     let rules = Some(v1::RunRules { confirmation: v1::Confirmation::None.into(), ..v1::RunRules::default() });

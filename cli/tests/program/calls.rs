@@ -181,6 +181,64 @@ fn a_call_can_be_delayed_and_left_alone() {
     }
 }
 
+/// Seconds from one time to another, as the JSON of the API has them.
+fn seconds_between(from: &serde_json::Value, to: &serde_json::Value) -> i64 {
+    let [from, to] = [from, to].map(|time| {
+        let time = time.as_str().expect("a time is a text");
+        time.parse::<prost_types::Timestamp>().expect("a time").seconds
+    });
+    to - from
+}
+
+#[test]
+fn calls_may_wait_for_days_if_their_run_lasts_as_long() {
+    const DAY: i64 = 86_400;
+    let is_about = |seconds: i64, days: i64| (seconds - days * DAY).abs() < 60;
+    let dev = Dev::start();
+    let call = |options: &[&str]| {
+        let typed = ["--url", dev.url(), "call", "bash", "command=echo done", "--detach", "-o", "json"];
+        crate::process::run(typed.iter().chain(options))
+    };
+    let weekend = call(&["--approval", "--approval-timeout", "2d", "--run-timeout", "3d"]);
+    assert_eq!(weekend.code(), 0, "{}", weekend.stderr());
+    let run = weekend.json().remove(0);
+    let waiting = &run["calls"][0];
+    assert!(is_about(seconds_between(&run["create_time"], &run["deadline"]), 3), "{run}");
+    assert_eq!(seconds_between(&waiting["approval_deadline"], &run["deadline"]), DAY, "{run}");
+    assert_eq!(waiting["deadline"], run["deadline"]);
+    let id = run["run_id"].as_str().expect("a run has an id");
+    let shown = dev.run(["runs", "get", id]).stdout();
+    let deadline = run["deadline"].as_str().expect("a time");
+    assert!(shown.contains(&format!("ends by {}", deadline.split('.').next().expect("a part"))), "{shown}");
+    assert_eq!(dev.run(["runs", "cancel", id]).code(), 0);
+
+    let delayed = call(&["--delay", "48h", "--run-timeout", "3d"]);
+    assert_eq!(delayed.code(), 0, "{}", delayed.stderr());
+    let run = delayed.json().remove(0);
+    assert_eq!(run["calls"][0]["state"], "CALL_STATE_DELAYED");
+    assert!(is_about(seconds_between(&run["create_time"], &run["calls"][0]["not_before"]), 2), "{run}");
+
+    let open = dev.run(["run", "--open", "--run-timeout", "10d", "--detach", "-o", "json"]).json().remove(0);
+    assert!(is_about(seconds_between(&open["create_time"], &open["deadline"]), 10), "{open}");
+
+    let refusals: [(&[&str], [&str; 2]); 6] = [
+        (&["--run-timeout", "31d"], ["DEADLINE_TOO_FAR", "choose a deadline at most 30 days ahead"]),
+        (&["--delay", "48h"], ["DELAY_TOO_LONG", "a later deadline of the run"]),
+        (&["--approval-timeout", "2d"], ["--approval", "required"]),
+        (&["--approval", "--approval-timeout", "2d"], ["the run would end after 24 h", "--run-timeout"]),
+        (
+            &["--approval", "--approval-timeout", "2d", "--run-timeout", "3d", "--timeout", "10m"],
+            ["the call would end after 10 min", "--timeout"],
+        ),
+        (&["--run-timeout", "0s"], ["--run-timeout", "above zero"]),
+    ];
+    for (options, reasons) in refusals {
+        let refused = call(options);
+        assert_eq!(refused.code(), 2, "{options:?}: {}", refused.stdout());
+        assert!(reasons.iter().all(|reason| refused.stderr().contains(reason)), "{options:?}: {}", refused.stderr());
+    }
+}
+
 #[test]
 fn an_interrupt_cancels_the_call_and_waits_for_its_end() {
     let dev = Dev::start();

@@ -1,6 +1,6 @@
 //! `toolyard schedules`: a schedule is created, listed, fired, paused and deleted.
 
-use crate::process::Dev;
+use crate::process::{Dev, run};
 
 #[test]
 fn a_schedule_is_created_shown_fired_paused_and_deleted() {
@@ -53,4 +53,29 @@ fn a_schedule_is_created_shown_fired_paused_and_deleted() {
     std::fs::write(file, "{\"cals\":[]}").expect("it can be written");
     let wrong = dev.run(["schedules", "create", "--every", "1h", "--run", file]);
     assert!(wrong.code() != 0 && wrong.stderr().contains("cals"), "{}", wrong.stderr());
+}
+
+#[test]
+fn the_calls_of_a_schedule_may_await_approval_for_days() {
+    let dev = Dev::start();
+    let create = |options: &[&str]| {
+        let typed = ["--url", dev.url(), "schedules", "create", "--every", "7d", "-o", "json"];
+        run(typed.iter().chain(options))
+    };
+    let call = ["bash", "command=date", "--approval", "--approval-timeout", "2d"];
+    let created = create(&[&call[..], &["--run-timeout", "3d"]].concat());
+    assert_eq!(created.code(), 0, "{}", created.stderr());
+    let run = &created.json()[0]["spec"]["run"];
+    assert_eq!((&run["timeout"], &run["calls"][0]["approval"]["timeout"]), (&"259200s".into(), &"172800s".into()));
+
+    let folder = tempfile::tempdir().expect("a folder");
+    let file = folder.path().join("run.json");
+    std::fs::write(&file, r#"{"calls":[{"tool":"bash","arguments":{"command":"date"}}]}"#).expect("it can be written");
+    let of_file = create(&["--run", file.to_str().expect("a path of text"), "--run-timeout", "3d"]);
+    assert_eq!(of_file.json()[0]["spec"]["run"]["timeout"], "259200s", "{}", of_file.stderr());
+
+    let short = create(&call);
+    assert!(short.code() == 2 && short.stderr().contains("--run-timeout"), "{}", short.stderr());
+    let long = create(&[&call[..], &["--run-timeout", "31d"]].concat());
+    assert!(long.code() == 2 && long.stderr().contains("DEADLINE_TOO_FAR"), "{}", long.stderr());
 }

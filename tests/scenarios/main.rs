@@ -88,6 +88,7 @@ mod overviews;
 mod ownership;
 mod parked;
 mod partitions;
+mod partitions_history;
 mod pauses;
 mod permissions;
 mod questions;

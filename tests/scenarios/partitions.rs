@@ -6,13 +6,13 @@ use std::time::Duration;
 use async_nats::jetstream::consumer::PullConsumer;
 use async_nats::jetstream::{self, Context};
 use futures::StreamExt as _;
-use harness::{Client, Fixture, Keys, PATIENCE, Yard, call};
+use harness::{Client, Fixture, Keys, PATIENCE, Run, Stream, Yard, call};
 use local::Cluster;
 use nats::Credentials;
 use nats::access::Party;
 use proto::names;
 use proto::v1::pause_request::What;
-use proto::v1::{self, CallState, FloorPolicy, resume_request, run_event::Event};
+use proto::v1::{self, CallState, FloorPolicy, RunEvent, resume_request, run_event::Event};
 use run::{Partition, RunId, Shard};
 use serde_json::{Value, json};
 use tonic::Code;
@@ -22,13 +22,15 @@ use crate::history::{get, until};
 use crate::{FIXTURE, check, count, counted, pauses};
 
 const PARTITIONS: usize = 4;
+/// The number of the second partition.
+const SECOND: usize = 1;
 
-async fn add_partitions(url: &str, count: usize) -> Vec<String> {
+pub(crate) async fn add_partitions(url: &str, count: usize) -> Vec<String> {
     let operator = coordinator::Operator::connect(url, &Credentials::default()).await.expect("it is let in");
     operator.partition(count).await.expect("there is room")
 }
 
-fn partition_of(run: &str) -> Partition {
+pub(crate) fn partition_of(run: &str) -> Partition {
     run.parse::<RunId>().expect("the id of a run").shard().partition()
 }
 
@@ -47,7 +49,7 @@ async fn run_some(client: &Client, runs: usize) -> BTreeMap<String, Partition> {
 }
 
 /// Makes runs until they are in so many partitions.
-async fn until_spread(client: &Client, partitions: usize) -> BTreeMap<String, Partition> {
+pub(crate) async fn until_spread(client: &Client, partitions: usize) -> BTreeMap<String, Partition> {
     let begun = tokio::time::Instant::now();
     let mut runs = BTreeMap::new();
     loop {
@@ -261,25 +263,75 @@ async fn a_worker_that_dies_is_replaced_in_each_partition() {
 
 #[tokio::test]
 async fn a_partition_without_a_leader_stops_its_own_runs_and_new_ones_go_to_the_others() {
+    Box::pin(only_its_own_runs_stop(SECOND)).await;
+}
+
+#[tokio::test]
+async fn the_first_partition_without_a_leader_stops_its_own_runs_and_new_ones_go_to_the_others() {
+    Box::pin(only_its_own_runs_stop(0)).await;
+}
+
+/// Kills the only server that has a copy of one of two partitions, and brings it back.
+async fn only_its_own_runs_stop(lost: usize) {
     let mut yard = Clustered::start().await;
     let _worker = yard.worker().await;
     let Clustered { cluster, client, .. } = &mut yard;
     add_partitions(&cluster.url(), 2).await;
     until_spread(client, 2).await;
     // It has one copy only, and the rest three.
-    let second = only_copy(cluster).await;
-    cluster.nodes_mut()[second].kill().await;
+    let node = only_copy(cluster, lost).await;
+    let (mut waits, mut goes_on) = (None, None);
+    for (run, stream) in counting(client).await {
+        let is_lost = partition_of(&run.id).as_usize() == lost;
+        if is_lost { waits = Some(run) } else { goes_on = Some((run, stream)) }
+    }
+    let (waits, (goes_on, stream)) = (waits.expect("one of each"), goes_on.expect("one of each"));
+    let remaining = BTreeSet::from([partition_of(&goes_on.id)]);
+    cluster.nodes_mut()[node].kill().await;
     let begun = tokio::time::Instant::now();
     loop {
         // Those that were made before this was seen wait for their partition.
         let made = tokio::time::timeout(Duration::from_secs(5), run_in_turns(client)).await;
-        if made.is_ok_and(|partitions| partitions == BTreeSet::from([Partition::FIRST])) {
+        if made.is_ok_and(|partitions| partitions == remaining) {
             break;
         }
         assert!(begun.elapsed() < PATIENCE, "new runs still wait for the partition that is lost");
     }
-    cluster.nodes_mut()[second].restart().await.expect("it comes back");
+    counted_to_end(&goes_on, &stream.to_end().await);
+    let (url, what) = (cluster.url(), if lost == 0 { "log".to_owned() } else { format!("partition {lost}") });
+    // The server may have led the others too, which then elect another leader first.
+    until("doctor does not name the partition that is lost", || async {
+        let found = coordinator::examine(&url, &Credentials::default(), None).await;
+        found.iter().any(|finding| finding.what == what && finding.level == coordinator::Level::Fail)
+    })
+    .await;
+    cluster.nodes_mut()[node].restart().await.expect("it comes back");
     until_spread(client, 2).await;
+    counted_to_end(&waits, &waits.watch(FloorPolicy::Arrival).await.to_end().await);
+}
+
+/// The number of pieces that runs of [`counting`] say, one every 100 ms.
+const PIECES: u32 = 60;
+
+/// Two runs in different partitions, whose output has begun.
+async fn counting(client: &Client) -> Vec<(Run, Stream)> {
+    let (begun, mut counting) = (tokio::time::Instant::now(), BTreeMap::new());
+    while counting.len() < 2 {
+        let run = client.create(vec![count("c", PIECES, 100)]).await;
+        let mut stream = run.watch(FloorPolicy::Arrival).await;
+        stream.until(|event| matches!(event, Event::CallOutput(_))).await;
+        counting.insert(partition_of(&run.id), (run, stream));
+        assert!(begun.elapsed() < PATIENCE, "all new runs are in one partition");
+        tokio::time::sleep(Duration::from_millis(60)).await;
+    }
+    counting.into_values().collect()
+}
+
+/// The call of such a run has completed, and its output is there once.
+fn counted_to_end(run: &Run, events: &[RunEvent]) {
+    check::whole(events, true);
+    assert_eq!(check::outcomes(events)["c"].state(), CallState::Completed, "{}", run.id);
+    assert_eq!(check::said(events)["c"], counted("c", PIECES), "{}", run.id);
 }
 
 #[tokio::test]
@@ -292,7 +344,7 @@ async fn calls_with_a_limit_go_on_after_a_takeover_that_a_lost_partition_holds_u
     client.wait_for_tool("scarce").await;
     add_partitions(&cluster.url(), 2).await;
     until_spread(&client, 2).await;
-    let second = only_copy(&cluster).await;
+    let second = only_copy(&cluster, SECOND).await;
     cluster.nodes_mut()[second].kill().await;
     first.kill().await;
     let other = fixture.coordinator(&cluster.url()).await;
@@ -375,13 +427,13 @@ async fn run_in_turns(client: &Client) -> BTreeSet<Partition> {
     partitions
 }
 
-/// Leaves one copy of the second partition, and returns the node that has it.
-async fn only_copy(cluster: &Cluster) -> usize {
+/// Leaves one copy of a partition, and returns the node that has it.
+async fn only_copy(cluster: &Cluster, partition: usize) -> usize {
     let nats = async_nats::connect(cluster.url().split(',').collect::<Vec<_>>()).await.expect("a node is there");
     let context = async_nats::jetstream::new(nats);
     let begun = tokio::time::Instant::now();
     loop {
-        let mut stream = context.get_stream("ty-log-1").await.expect("it is there");
+        let mut stream = context.get_stream(names::STREAMS[partition]).await.expect("it is there");
         let mut config = stream.cached_info().config.clone();
         if config.num_replicas > 1 {
             config.num_replicas = 1;

@@ -1,10 +1,12 @@
 //! Runs that have ended leave the log when it fills up, and so do open runs, which are carried beside it and go on.
 
+use std::collections::BTreeSet;
+use std::path::Path;
 use std::time::Duration;
 
 use async_nats::jetstream::stream::State;
 use futures::StreamExt as _;
-use harness::{Client, Fixture, Run, Yard, call, client_answer, reason, unlike};
+use harness::{Client, Fixture, Run, Shards, Yard, call, client_answer, reason, unlike};
 use proto::v1::{self, CallState, FloorPolicy, run_event::Event};
 use serde_json::json;
 use tonic::Status;
@@ -237,4 +239,82 @@ async fn runs_that_have_ended_leave_a_log_with_room_by_their_age_and_open_ones_g
     assert_eq!(reason(&gone), "EVENTS_EXPIRED", "{gone:?}");
     waiting.stand(&[&client]).await;
     waiting.end(&client).await;
+}
+
+/// When delayed calls are due, in seconds after their runs were created: one after the other, from about the time at
+/// which all entries of their runs have left the log. On a slow machine that is later.
+fn due_after() -> impl Iterator<Item = u64> {
+    (70..240).step_by(8)
+}
+
+fn writes(line: &str, path: &Path) -> v1::NewCall {
+    call("c", "writes", json!({ "path": path, "line": line, "then_wait_ms": 0 }))
+}
+
+async fn approve(run: &Run) {
+    let decision = Some(v1::call_decision::Decision::Approve(v1::CallApproval::default()));
+    let decisions = vec![v1::CallDecision { call_id: "c".to_owned(), decision }];
+    let request = v1::DecideCallsRequest { run_id: run.id.clone(), decisions };
+    run.client.runs.clone().decide_calls(request).await.expect("it awaits approval");
+}
+
+/// The call of the run completes with one attempt, and one job for it was stored.
+async fn runs_once(run: &Run, shards: &Shards) {
+    let events = run.watch(FloorPolicy::Arrival).await.to_end().await;
+    check::whole(&events, true);
+    assert_eq!(check::outcomes(&events)["c"].state(), CallState::Completed, "{}", run.id);
+    let attempts = check::kinds(&events).into_iter().filter(|kind| matches!(kind, Event::AttemptStarted(_)));
+    assert_eq!(attempts.count(), 1, "{events:#?}");
+    assert_eq!(shards.entries(&format!("ty.run.*.{}.*.job.>", run.id)).await, 1, "jobs of {}", run.id);
+}
+
+#[tokio::test]
+async fn carried_calls_that_are_approved_or_become_due_run_once_at_their_owner_and_at_the_next() {
+    let mut yard = Yard::start_with(Fixture::new(FIXTURE).with("TOOLYARD_TAIL_SECONDS", 1)).await;
+    let _worker = yard.worker().await;
+    let shards = Shards::at(&yard.broker.url()).await;
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("lines");
+    let approval = Some(v1::ApprovalRequest { timeout: None, default: v1::ApprovalDefault::Reject.into() });
+    let asks = |line: &str| vec![v1::NewCall { approval, ..writes(line, &path) }];
+    let approvals = [yard.client.create(asks("approved")).await, yard.client.create(asks("approved later")).await];
+    let mut delayed = Vec::new();
+    for seconds in due_after() {
+        let not_before = Some(ahead(Duration::from_secs(seconds)));
+        let call = v1::NewCall { not_before, ..writes(&format!("due after {seconds} s"), &path) };
+        delayed.push(yard.client.create(vec![call]).await);
+    }
+    let opened = log(&yard).await.last_sequence;
+    until_first(&yard, opened + 1).await;
+
+    let still_delayed = async || {
+        let mut waiting = Vec::new();
+        for run in &delayed {
+            if run.get().await.calls[0].state() == CallState::Delayed {
+                waiting.push(run);
+            }
+        }
+        waiting
+    };
+    let waiting = still_delayed().await;
+    runs_once(waiting.first().expect("they left the log in time"), &shards).await;
+    approve(&approvals[0]).await;
+    runs_once(&approvals[0], &shards).await;
+
+    // The second of those that still wait is due 8 s after the first, when the owner is dead.
+    let waiting = still_delayed().await;
+    yard.coordinator.kill().await;
+    let next = yard.fixture.coordinator(&yard.broker.url()).await;
+    let client = Client::connect(next.address()).await;
+    client.wait_for_tool("writes").await;
+    let approved = approvals[1].through(&client);
+    assert_eq!(approved.get().await.calls[0].state(), CallState::AwaitingApproval);
+    approve(&approved).await;
+    runs_once(&approved, &shards).await;
+    runs_once(&waiting.get(1).expect("they left the log in time").through(&client), &shards).await;
+
+    let written = std::fs::read_to_string(&path).expect("they ran");
+    let lines: BTreeSet<&str> = written.lines().collect();
+    assert_eq!(lines.len(), written.lines().count(), "a call ran twice: {written}");
+    assert!(lines.contains("approved") && lines.contains("approved later"), "{written}");
 }

@@ -85,7 +85,7 @@ fn lives(registry: &mut RegistryTask, pool_name: &str, worker: &str, set: &str) 
 #[tokio::test]
 async fn a_pool_that_nobody_serves_any_more_is_forgotten_with_its_queue_also_by_coordinators_that_are_restarted() {
     let scene = Scene::new().await;
-    let forgotten = Duration::from_millis(600);
+    let forgotten = Duration::from_secs(2);
     let limits = Limits { forgotten, noted_after: Duration::ZERO, ..Limits::default() };
     scene.advertise("gone", &set(1), "a").await;
     scene.advertise("lives", &set(2), "b").await;

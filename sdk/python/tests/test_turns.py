@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import textwrap
 from collections.abc import Awaitable, Callable, Iterator
@@ -14,6 +15,8 @@ import pytest
 from conftest import Proxy, Worker, Yard, texts, turn
 
 from toolyard import AsyncClient, Client, Ended, Event, NeedsAnswer, NeedsApproval, RequestError
+from toolyard._options import TurnOptions
+from toolyard.turns import run_options
 
 APP = """
     import asyncio
@@ -326,3 +329,9 @@ def test_a_timeout_of_a_callback_is_not_taken_for_that_of_the_wait(yard: Yard, c
         asyncio.run(work(decide))
     with pytest.raises(asyncio.TimeoutError, match="the approver did not answer"):
         asyncio.run(work(decide_async))
+
+
+def test_a_turn_has_a_priority_beside_its_other_rules() -> None:
+    options: TurnOptions = {"priority": "high", "confirmation": "none", "extra": {"rules": {"calls_max": 3}}}
+    rules = json.loads(run_options(options, []))["rules"]
+    assert rules == {"calls_max": 3, "confirmation": "CONFIRMATION_NONE", "priority": "PRIORITY_HIGH"}

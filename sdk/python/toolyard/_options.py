@@ -24,8 +24,10 @@ class TurnOptions(TypedDict, total=False):
     tools: Sequence[str]
     #: The tenant of the run.
     tenant: str
-    #: Seconds until the run's deadline; 24 hours unless given.
+    #: Seconds until the run's deadline, at most 30 days; 24 hours unless given.
     timeout: float
+    #: The priority of its calls among those of the same tenant that wait in a pool; `normal` unless given.
+    priority: Literal["low", "normal", "high"]
     #: Whether calls of dangerous tools need an approval.
     confirmation: Literal["ask", "none"]
     #: Calls that are approved with this request, by their ids; `_all` for every call.

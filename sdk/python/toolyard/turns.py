@@ -218,6 +218,8 @@ def run_options(options: TurnOptions, files: Sequence[Mapping[str, str]]) -> byt
         run["timeout"] = f"{timeout:.3f}s"
     if (confirmation := options.get("confirmation")) is not None:
         run["rules"] = {**run.get("rules", {}), "confirmation": f"CONFIRMATION_{confirmation.upper()}"}
+    if (priority := options.get("priority")) is not None:
+        run["rules"] = {**run.get("rules", {}), "priority": f"PRIORITY_{priority.upper()}"}
     for name in ("tools", "approve", "tenant", "store"):
         if (value := options.get(name)) is not None:
             run[name] = list(value) if isinstance(value, (list, tuple)) else value

@@ -40,9 +40,11 @@ const RETENTION_EXAMPLES: &str = "\
 Examples:
   toolyard log retention 3d --nats-nkey operator.nk
 
-Entries, objects and request ids are kept for so long, at least 25h. Lists of
-runs still go back 25 h. With -o json it writes a line for each change:
-{stream, before, after}, in nanoseconds.";
+The span is the longest time for which entries, request ids, and objects at
+the broker are kept. It is at least 25h. Entries of runs that have ended leave
+the log earlier with --tail and --tail-percent of coordinators. Lists of runs
+go back 25 h, and further with Redis and a history. With -o json it writes a
+line for each change: {stream, before, after}, in nanoseconds.";
 
 const PARTITIONS_EXAMPLES: &str = "\
 Examples:
@@ -53,7 +55,8 @@ own. New ones have the settings of the first. They are added while everything
 runs: coordinators and workers find them within seconds, and after 15 s new
 runs are spread over all of them. Runs stay where they are. A partition cannot
 be removed. All coordinators and workers must be of a release that knows
-partitions. With -o json it writes a line for each new stream: {stream}.";
+partitions: this is not checked. With -o json it writes a line for each new
+stream: {stream}.";
 
 const DURABILITY_EXAMPLES: &str = "\
 Examples:

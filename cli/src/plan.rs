@@ -15,12 +15,13 @@ Examples:
   toolyard plan --calls-per-s 100
   toolyard plan --calls-per-s 2000 --output-bytes 8KiB --call-time 5s \\
     --runs-open 50000 --tail 6h --request-ids
+  toolyard plan --calls-per-s 500 --tail 1h --history
   toolyard plan --calls-per-s 100 -o json | jq .log_max_bytes
 
 It multiplies what you give with coefficients that docs/howto/capacity.md lists
 with the place where each was measured. It asks no server. The processor time
 and memory of the tools themselves are not in it, and neither are objects
-(results of more than 256 KiB, and uploads).
+(results of more than 256 KiB, and uploads) and Redis.
 
 The exit code is 1 if one partition of the log was never seen to take the load.
 
@@ -28,10 +29,10 @@ With -o json it writes one object: calls_per_s, log_messages_per_s,
 log_bytes_per_s, log_max_bytes, log_max_messages, tail_percent, request_ids,
 broker_servers, broker_memory_bytes (of each server, its GOMEMLIMIT),
 broker_disk_bytes (of each server), processor_cores {broker, coordinators,
-workers, output} (busy on average), coordinators, coordinator_memory_bytes,
-worker_slots, workers, log_share (of the highest rate of one partition that was
-measured), partitions (of the log; log_max_bytes and log_max_messages are of
-each), fits.";
+workers, output} (busy on average), coordinators, coordinator_memory_bytes (of
+each), history_bytes_per_day (0 without --history), worker_slots, workers,
+log_share (of the highest rate of one partition that was measured), partitions
+(of the log; log_max_bytes and log_max_messages are of each), fits.";
 
 /// The part of a log's messages or bytes that open runs and runs that have ended may fill together. From 85 % on new
 /// runs are refused.

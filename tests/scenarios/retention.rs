@@ -309,9 +309,9 @@ async fn carried_calls_that_are_approved_or_become_due_run_once_at_their_owner_a
     client.wait_for_tool("writes").await;
     let approved = approvals[1].through(&client);
     assert_eq!(approved.get().await.calls[0].state(), CallState::AwaitingApproval);
+    runs_once(&waiting.get(1).expect("they left the log in time").through(&client), &shards).await;
     approve(&approved).await;
     runs_once(&approved, &shards).await;
-    runs_once(&waiting.get(1).expect("they left the log in time").through(&client), &shards).await;
 
     let written = std::fs::read_to_string(&path).expect("they ran");
     let lines: BTreeSet<&str> = written.lines().collect();

@@ -3,10 +3,11 @@
 use std::path::Path;
 use std::time::Duration;
 
-use ::history::{History, HistoryLocation};
+use ::history::{History, HistoryError, HistoryLocation};
 use coordinator::Level;
 use futures::StreamExt as _;
 use harness::{Bucket, Client, Fixture, Http, Run, Shards, Yard, call, reason, unlike};
+use proto::convert::history::HistoryRun;
 use proto::convert::snapshot::Needs;
 use proto::names;
 use proto::v1::{self, FloorPolicy, RunEvent};
@@ -45,12 +46,15 @@ pub(crate) async fn until<F: Future<Output = bool>>(what: &str, is_so: impl Fn()
     }
 }
 
+/// What the history has of a run by now. A history that stays open follows what others write once a minute.
+pub(crate) async fn stored(folder: &Path, run: &str) -> Result<Option<HistoryRun>, HistoryError> {
+    history(folder).run(run.parse().expect("a run id"), nats::now()).await
+}
+
 /// Waits until the history has these runs.
 pub(crate) async fn until_written(folder: &Path, runs: &[String]) {
-    let history = history(folder);
     for run in runs {
-        let id: RunId = run.parse().expect("a run id");
-        let has = || async { matches!(history.run(id, nats::now()).await, Ok(Some(_))) };
+        let has = || async { matches!(stored(folder, run).await, Ok(Some(_))) };
         until(&format!("{run} is not in the history"), has).await;
     }
 }

@@ -1,7 +1,8 @@
 //! Runs of a second partition leave its log: those that have ended are read from the history, and open ones are
 //! carried.
 
-use ::history::History;
+use std::path::Path;
+
 use async_nats::jetstream::stream::State;
 use harness::{Client, Fixture, PATIENCE, Run, Yard, client_answer, reason, unlike};
 use proto::names;
@@ -9,7 +10,7 @@ use proto::v1::{self, CallState, RunEvent, RunStatus};
 use run::{Partition, RunId};
 use tokio::time::{Duration, Instant};
 
-use crate::history::{create, erase, get, history, request, until, until_written, watch};
+use crate::history::{create, erase, get, request, stored, until, until_written, watch};
 use crate::partitions::{add_partitions, partition_of, until_spread};
 use crate::{FIXTURE, check, question};
 
@@ -44,9 +45,8 @@ impl Ended {
         assert_eq!(again.id, *id);
     }
 
-    async fn is_erased(&self, client: &Client, history: &History) -> bool {
-        let id: RunId = self.run.id.parse().expect("a run id");
-        get(client, &self.run.id).await.is_err() && matches!(history.run(id, nats::now()).await, Ok(None))
+    async fn is_erased(&self, client: &Client, folder: &Path) -> bool {
+        get(client, &self.run.id).await.is_err() && matches!(stored(folder, &self.run.id).await, Ok(None))
     }
 }
 
@@ -129,20 +129,20 @@ async fn runs_of_both_partitions_are_read_from_the_history_and_erased_and_open_o
     until_written(folder.path(), &answered).await;
     for run in &answered {
         let id: RunId = run.parse().expect("a run id");
-        let stored = history(folder.path()).run(id, nats::now()).await.expect("it is there").expect("it has the run");
+        let stored = stored(folder.path(), run).await.expect("it is there").expect("it has the run");
         let begins = stored.messages.first().expect("it has entries").sequence;
         assert!(begins <= left[id.shard().partition().as_usize()], "{run}: what was carried of it is missing");
     }
-    erase_all(&client, &ended, &history(folder.path())).await;
+    erase_all(&client, &ended, folder.path()).await;
 }
 
 /// Erases a run of the second partition by its id, and the runs of both partitions by their tenant.
-async fn erase_all(client: &Client, ended: &[Ended], history: &History) {
+async fn erase_all(client: &Client, ended: &[Ended], folder: &Path) {
     let is_in_second = |ended: &&Ended| partition_of(&ended.run.id) != Partition::FIRST;
     let one = ended.iter().find(is_in_second).expect("they are in both partitions");
     let by_id = v1::EraseRunsRequest { run_id: one.run.id.clone(), ..v1::EraseRunsRequest::default() };
     assert_eq!(erase(client, by_id).await, 1);
-    until("the run can still be read", || one.is_erased(client, history)).await;
+    until("the run can still be read", || one.is_erased(client, folder)).await;
     let others: Vec<&Ended> = ended.iter().filter(|other| other.run.id != one.run.id).collect();
     for other in &others {
         assert_eq!(get(client, &other.run.id).await.expect("it was not erased"), other.state);
@@ -150,7 +150,7 @@ async fn erase_all(client: &Client, ended: &[Ended], history: &History) {
     let by_tenant = v1::EraseRunsRequest { tenant: "acme".to_owned(), ..v1::EraseRunsRequest::default() };
     assert_eq!(erase(client, by_tenant.clone()).await, others.len() as u64);
     for other in others {
-        until("a run of the tenant can still be read", || other.is_erased(client, history)).await;
+        until("a run of the tenant can still be read", || other.is_erased(client, folder)).await;
     }
     assert_eq!(erase(client, by_tenant).await, 0, "nothing is left");
 }

@@ -280,16 +280,16 @@ impl ShardStore {
         let mut readers = self.readers();
         readers.last = Some((began, opened.as_ref().map(|_| ()).map_err(Clone::clone)));
         let opened = opened?;
-        if let Some(before) = std::mem::replace(&mut readers.open, opened.clone()) {
-            // It follows the database until it is closed. Requests that still read with it go on until then.
-            tokio::spawn(async move {
-                tokio::time::sleep(READ_PATIENCE).await;
-                if let Err(error) = before.close().await {
-                    tracing::debug!(%error, "closing a reader of the history failed");
-                }
-            });
-        }
+        close_later(std::mem::replace(&mut readers.open, opened.clone()));
         Ok(opened)
+    }
+
+    /// Lets reads that begin later open another reader, which does not have what was erased before.
+    pub(crate) async fn forget_reader(&self) {
+        // One that is being opened may be older too.
+        let _only = self.opening_reader.lock().await;
+        let Readers { open, .. } = std::mem::take(&mut *self.readers());
+        close_later(open);
     }
 
     /// Opens the database for reading; `None` if nothing was written.
@@ -320,6 +320,17 @@ impl ShardStore {
         let found = self.store.list_with_delimiter(Some(&self.path)).await?;
         Ok(found.common_prefixes.is_empty() && found.objects.is_empty())
     }
+}
+
+/// It follows the database until it is closed. Requests that still read with it go on until then.
+fn close_later(reader: Option<Arc<DbReader>>) {
+    let Some(reader) = reader else { return };
+    tokio::spawn(async move {
+        tokio::time::sleep(READ_PATIENCE).await;
+        if let Err(error) = reader.close().await {
+            tracing::debug!(%error, "closing a reader of the history failed");
+        }
+    });
 }
 
 /// What the library removes. A writer that hung while it wrote must find what fenced it when it goes on. A bucket also

@@ -144,6 +144,20 @@ async fn a_run_that_is_erased_before_it_is_written_does_not_come_back() {
 }
 
 #[tokio::test]
+async fn the_owner_does_not_find_an_erased_run_with_a_reader_that_it_opened_before() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let (writer, next, run) = (history(folder.path()), history(folder.path()), id());
+    writer.begin((SHARD, CLAIM), LOG, u64::MAX).await.expect("it opens");
+    writer.put(SHARD, vec![ended(run, None, &[1])], at(1)).await.expect("stored");
+    // It reads the run before it owns the shard.
+    assert!(next.run_cached(run, *NOW).await.expect("it is there").is_some());
+    next.begin((SHARD, CLAIM + 1), LOG, u64::MAX).await.expect("it opens");
+    next.erase(run, 1, CLAIM + 1).await.expect("erased");
+    assert_eq!(next.run_cached(run, *NOW).await.expect("it is there"), None);
+    assert_eq!(next.run(run, *NOW).await.expect("it is there"), None);
+}
+
+#[tokio::test]
 async fn a_run_that_is_erased_does_not_come_back_if_the_write_that_left_it_out_is_lost() {
     let folder = tempfile::tempdir().expect("a folder");
     let (place, aside) = (folder.path().join("here"), folder.path().join("aside"));

@@ -2,6 +2,7 @@
 //! in the past and from the owner's feed after that. Its buffers are bounded; output that waits for the floor is read
 //! from the log again.
 
+mod behind;
 mod past;
 
 use std::collections::VecDeque;
@@ -18,6 +19,7 @@ use run::{
 };
 use tokio::time::Instant;
 
+use self::behind::{ASK_AGAIN, Behind, DOUBT, Then, presumably};
 use crate::auth::callers::Reading;
 use crate::metrics;
 use crate::nats::journal::{Journal, PAGE_ENTRIES, Page, Past, ReadError, RunPages, WATCHED_PAGE_BYTES};
@@ -33,10 +35,6 @@ const KEPT_BYTES_MAX: usize = 64 * 1024;
 /// How long a replica of the broker may be behind: one that hung is replaced by others, or catches up.
 const REPLICA_PATIENCE: Duration = Duration::from_secs(30);
 const REPLICA_PAUSE: Duration = Duration::from_millis(50);
-/// The pauses before the log's leader is queried again for the run's last entry. A leader that was replaced may not
-/// know it for some seconds.
-const ASK_AGAIN: [Duration; 3] = [Duration::from_secs(1), Duration::from_secs(4), Duration::from_secs(15)];
-
 #[derive(Debug)]
 pub(crate) struct Reader {
     source: Source,
@@ -359,39 +357,17 @@ struct Source {
     /// The sequence of the last entry that was returned or is in the page.
     last: u64,
     live: Live,
+    /// When a feed that continues after the last entry is doubted; `None` if an entry came since it was waited for.
+    doubt: Option<Instant>,
     /// Set once the run is read from the history.
     past: Option<Past>,
-}
-
-/// The entries between the last one and the feed.
-#[derive(Debug, Clone, Copy)]
-enum Behind {
-    /// None: the feed continues after the last entry.
-    Nothing,
-    /// There are none according to the log's leader, which may have been replaced without knowing it. So the feed's
-    /// first entry is looked up in the log, and until it arrives the leader is queried again several times.
-    Presumably { asked: usize, again: Option<Instant> },
-    /// None, if the feed was established when it was requested: the run was not opened yet.
-    Unopened,
-    /// Not known yet.
-    Unknown,
-    /// The feed is established; the query of the log's leader, number `asked`, is still to be sent.
-    Unasked { asked: usize },
-    /// Entries up to this one; and no more, or no more according to the leader.
-    Entries { through: u64, then: Then },
-}
-
-#[derive(Debug, Clone, Copy)]
-enum Then {
-    Nothing,
-    Presumably { asked: usize },
 }
 
 impl Source {
     async fn new(journal: Journal, ledger: OwnerHandle, run: RunId, behind: Behind) -> Result<Self, Stopped> {
         let (live, journal) = (ledger.watch(run).await?, journal.in_turns());
         let pages = RunPages::new(journal.clone(), run, WATCHED_PAGE_BYTES);
-        Ok(Self { journal, ledger, run, page: VecDeque::new(), pages, behind, last: 0, live, past: None })
+        Ok(Self { journal, ledger, run, page: VecDeque::new(), pages, behind, last: 0, live, doubt: None, past: None })
     }
 
     /// Whether more must be read from the log before the feed is used.
@@ -409,6 +385,7 @@ impl Source {
         }
         loop {
             let entry = self.live.try_recv()?;
+            self.doubt = None;
             if entry.sequence > self.last {
                 self.last = entry.sequence;
                 return Some(entry);
@@ -438,7 +415,7 @@ impl Source {
                 return Ok(entry);
             }
             let (asked, again) = match self.behind {
-                Behind::Nothing => (0, None),
+                Behind::Nothing => (ASK_AGAIN.len(), *self.doubt.get_or_insert_with(|| Instant::now() + DOUBT)),
                 Behind::Presumably { asked, again } => (asked, again),
                 Behind::Unopened | Behind::Unknown => {
                     self.join_feed().await?;
@@ -450,19 +427,14 @@ impl Source {
                     continue;
                 }
             };
-            let ask_again = async {
-                match again {
-                    Some(at) => tokio::time::sleep_until(at).await,
-                    None => std::future::pending().await,
-                }
-            };
             let entry = tokio::select! {
                 entry = self.live.recv() => entry,
-                () = ask_again => {
+                () = tokio::time::sleep_until(again) => {
                     self.behind = Behind::Unasked { asked };
                     continue;
                 }
             };
+            self.doubt = None;
             match entry {
                 Some(entry) if entry.sequence > self.last => {
                     if matches!(self.behind, Behind::Nothing) || opens(&entry) {
@@ -535,8 +507,12 @@ impl Source {
             }
             Behind::Unasked { asked } => {
                 let through = self.journal.last_of_run(self.run).await?;
-                if through < self.last {
-                    self.carried_if_cut().await?;
+                if through < self.last
+                    && let Some(page) = self.carried_if_cut().await?.filter(is_left)
+                {
+                    // What follows it is asked for afterwards.
+                    self.take_page(Ok(page)).await?;
+                    return Ok(());
                 }
                 let then = Then::Presumably { asked };
                 self.behind = Behind::Entries { through, then };
@@ -562,7 +538,6 @@ impl Source {
 
     /// The next page towards an entry that is known to be there.
     async fn read_towards(&self, through: u64) -> Result<Result<Page, ReadError>, WatchError> {
-        let is_left = |page: &Page| !page.entries.is_empty();
         if self.journal.first() > self.last
             && let Some(page) = self.carried_if_cut().await?.filter(is_left)
         {
@@ -586,10 +561,8 @@ impl Source {
     }
 }
 
-/// The state after query number `asked` of the log's leader.
-fn presumably(asked: usize) -> Behind {
-    let again = ASK_AGAIN.get(asked).map(|pause| Instant::now() + *pause);
-    Behind::Presumably { asked: asked + 1, again }
+fn is_left(page: &Page) -> bool {
+    !page.entries.is_empty()
 }
 
 #[cfg(test)]

@@ -3,7 +3,9 @@
 use futures::FutureExt as _;
 use run::{Event, Timestamp};
 
+use super::behind::DOUBT_LONGEST;
 use super::*;
+use crate::nats::journal::tests::carried::drop_before;
 use crate::nats::journal::tests::{fresh, journal};
 use crate::owner::scripted::{ByHand, Feed};
 
@@ -69,6 +71,48 @@ async fn the_last_entries_of_a_run_come_though_the_leader_did_not_know_them_and_
     let mut watched = Box::pin(Watched::of_one_entry()).await;
     let second = watched.stored().await;
     assert_eq!(watched.next().await, second);
+}
+
+/// Lets time pass for everything that waits.
+async fn later(span: Duration) {
+    tokio::time::pause();
+    tokio::time::advance(span).await;
+    tokio::time::resume();
+}
+
+/// A run with two entries, which the reader has, and whose feed it trusts.
+async fn trusting() -> Watched {
+    let mut watched = Box::pin(Watched::of_one_entry()).await;
+    let second = watched.stored().await;
+    watched.fed(second);
+    assert_eq!(watched.next().await, second);
+    assert!(matches!(watched.source.behind, Behind::Nothing));
+    watched
+}
+
+#[tokio::test]
+async fn the_last_entry_of_a_run_comes_though_a_feed_that_is_trusted_missed_it() {
+    let mut watched = Box::pin(trusting()).await;
+    for _ in 0..2 {
+        let missed = watched.stored().await;
+        let soon = tokio::time::timeout(Duration::from_millis(300), watched.source.next()).await;
+        assert!(soon.is_err(), "the broker is not asked for each");
+        later(DOUBT_LONGEST).await;
+        assert_eq!(watched.next().await, missed);
+    }
+}
+
+#[tokio::test]
+async fn a_reader_of_a_run_that_left_the_log_before_its_feed_had_the_end_does_not_wait_for_ever() {
+    let mut watched = Box::pin(trusting()).await;
+    watched.stored().await;
+    let after = watched.journal.append(fresh(), &events(), None, 0).await.expect("stored");
+    drop_before(&watched.journal, after).await;
+    let soon = tokio::time::timeout(Duration::from_millis(300), watched.source.next()).await;
+    assert!(soon.is_err(), "nothing tells it");
+    later(DOUBT).await;
+    let told = tokio::time::timeout(PATIENCE, watched.source.next()).await.expect("it is told");
+    assert!(matches!(told, Err(WatchError::Gone(_))), "{told:?}");
 }
 
 fn opened() -> Vec<Event> {

@@ -11,6 +11,9 @@ use crate::id::{CallId, CallerName, RunId, TenantId, Timestamp, ToolName};
 use crate::requester::Roles;
 use crate::rules::Rules;
 
+/// Seconds of a day.
+const DAY_S: u64 = 24 * 3600;
+
 /// The contents of a new run.
 #[derive(Debug, Clone, Default)]
 pub struct Opening {
@@ -117,7 +120,7 @@ pub enum CommandError {
     RequestTooLarge { size: usize, limit: usize },
     #[error("the deadline has already passed")]
     DeadlinePassed,
-    #[error("the deadline is too far in the future: a run may last at most {limit_s} s")]
+    #[error("the deadline is too far in the future: a run may last at most {} days", .limit_s / DAY_S)]
     DeadlineTooFar { limit_s: u64 },
     #[error(
         "call {call} is delayed (`not_before`), but its client answers it: only calls that workers execute have a delay"
@@ -125,7 +128,8 @@ pub enum CommandError {
     ClientCallDelayed { call: CallId },
     #[error(
         "call {call} is delayed for {delay_s} s, but must end within {left_s} s: choose an earlier `not_before`, or a \
-        later deadline of the run, at most {limit_s} s ahead; a schedule starts calls that are later than that"
+        later deadline of the run, at most {} days ahead; a schedule starts calls that are later than that",
+        .limit_s / DAY_S
     )]
     DelayTooLong {
         call: CallId,

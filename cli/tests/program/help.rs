@@ -2,7 +2,7 @@
 
 use crate::process::{Ended, run, toolyard};
 
-const COMMANDS: [&[&str]; 84] = [
+const COMMANDS: [&[&str]; 85] = [
     &[],
     &["demo"],
     &["dev"],
@@ -67,6 +67,7 @@ const COMMANDS: [&[&str]; 84] = [
     &["log"],
     &["log", "usage"],
     &["log", "resize"],
+    &["log", "partitions"],
     &["log", "retention"],
     &["log", "durability"],
     &["backup"],

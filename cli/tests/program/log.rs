@@ -1,8 +1,9 @@
 //! `toolyard log`, `backup` and `restore`, with the operator's key at a broker that lets everybody do what they must.
 
 use std::path::{Path, PathBuf};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
+use ::run::RunId;
 use local::{Broker, BrokerOptions};
 use serde_json::Value;
 
@@ -155,4 +156,70 @@ async fn a_broker_that_is_restored_has_the_runs_of_the_backup() {
     let _worker = worker(&configured, &second);
     let called = run(["--url", &door, "call", "bash", "command=echo goes on"]);
     assert_eq!(called.code(), 0, "{}", called.stderr());
+}
+
+/// The broker's streams that hold the log.
+fn partitions(configured: &Configured, broker: &Broker) -> Vec<Value> {
+    let streams = configured.run(broker, &["log", "usage", "-o", "json"]).json();
+    streams.into_iter().filter(|it| it["stream"].as_str().is_some_and(|name| name.starts_with("ty-log"))).collect()
+}
+
+/// Makes calls until both partitions of the log have a run. Returns a run of each.
+fn one_of_each_partition(door: &str) -> [String; 2] {
+    let mut found = [None, None];
+    let give_up = Instant::now() + PATIENCE;
+    loop {
+        let called = run(["--url", door, "call", "-o", "json", "bash", "command=echo kept"]);
+        assert_eq!(called.code(), 0, "{}", called.stderr());
+        let run_id = called.json()[0]["run_opened"]["run_id"].as_str().expect("a run has an id").to_owned();
+        let partition = run_id.parse::<RunId>().expect("a run id").shard().partition().as_usize();
+        found[partition] = Some(run_id);
+        if let [Some(first), Some(second)] = &found {
+            return [first.clone(), second.clone()];
+        }
+        assert!(Instant::now() < give_up, "all runs are in one partition: {found:?}");
+        // No run is opened in a partition that was added less than 15 s ago, and the log is small.
+        std::thread::sleep(Duration::from_millis(250));
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_operator_adds_partitions_and_a_restored_broker_has_the_runs_of_all_of_them() {
+    let configured = Configured::new();
+    let first = configured.broker().await;
+    let copy = configured.key("copy");
+    let copy = copy.to_str().expect("a path of text");
+    let runs = {
+        let (_coordinator, door) = coordinator(&configured, &first);
+        let _worker = worker(&configured, &first);
+        let stranger = run(told(&first, &configured.key("keys/coordinator.nk"), &["log", "partitions", "2"]));
+        assert!(stranger.code() != 0 && stranger.stderr().contains("operator.nk"), "{}", stranger.stderr());
+        for count in ["0", "17"] {
+            assert_eq!(configured.run(&first, &["log", "partitions", count]).code(), 2, "{count}");
+        }
+        assert_eq!(partitions(&configured, &first).len(), 1, "nothing was changed");
+        let made = configured.run(&first, &["log", "partitions", "2"]);
+        assert_eq!((made.code(), made.stdout().as_str()), (0, "made ty-log-1\n"), "{}", made.stderr());
+        let again = configured.run(&first, &["log", "partitions", "2"]);
+        assert!(again.code() == 0 && again.stderr().contains("nothing to change"), "{}", again.stderr());
+        let fewer = configured.run(&first, &["log", "partitions", "1"]);
+        assert!(fewer.code() != 0 && fewer.stderr().contains("has 2 partitions"), "{}", fewer.stderr());
+        let runs = one_of_each_partition(&door);
+        let made = configured.run(&first, &["backup", copy]);
+        assert!(made.code() == 0 && made.stdout().contains("ty-log-1: "), "{} {}", made.stdout(), made.stderr());
+        runs
+    };
+    first.stop().await;
+
+    let second = configured.broker().await;
+    let restored = configured.run(&second, &["restore", copy]);
+    assert_eq!(restored.code(), 0, "{}", restored.stderr());
+    assert_eq!(partitions(&configured, &second).len(), 2);
+    let (_coordinator, door) = coordinator(&configured, &second);
+    for run_id in &runs {
+        let watched = run(["--url", &door, "runs", "watch", run_id]);
+        assert!(watched.code() == 0 && watched.stdout().contains("kept"), "{run_id}: {}", watched.stderr());
+    }
+    let _worker = worker(&configured, &second);
+    one_of_each_partition(&door);
 }

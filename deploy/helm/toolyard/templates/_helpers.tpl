@@ -204,6 +204,9 @@ securityContext:
 {{- if $history.url }}
 - {name: TOOLYARD_HISTORY, value: {{ $history.url | quote }}}
 - {name: TOOLYARD_HISTORY_RETENTION, value: {{ $history.retention | quote }}}
+{{- with $history.indexRetention }}
+- {name: TOOLYARD_INDEX_RETENTION, value: {{ . | quote }}}
+{{- end }}
 {{- with $history.endpoint }}
 - {name: TOOLYARD_HISTORY_ENDPOINT, value: {{ . | quote }}}
 {{- end }}

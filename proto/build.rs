@@ -19,6 +19,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         "toolyard/wire/v1/history.proto",
         "toolyard/wire/v1/log.proto",
         "toolyard/wire/v1/overview.proto",
+        "toolyard/wire/v1/position.proto",
         "toolyard/wire/v1/schedule.proto",
         "toolyard/wire/v1/worker.proto",
     ];

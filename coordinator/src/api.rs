@@ -239,7 +239,7 @@ impl Api {
         let call_id = call_id(&request.call_id)?;
         let run = self.runs.get(run_id(&request.run_id)?).await?;
         let call = run.find(&call_id).ok_or(RequestError::Rejected(CommandError::UnknownCall { call: call_id }))?;
-        let (why, call) = (self.runs.explain(&run, call), Some(api::call_in(&run, call)));
+        let (why, call) = (self.runs.explain_fully(&run, call).await, Some(api::call_in(&run, call)));
         Ok(v1::ExplainCallResponse { why, call })
     }
 

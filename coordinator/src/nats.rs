@@ -15,6 +15,7 @@ pub(crate) mod operate;
 pub(crate) mod overview;
 pub(crate) mod partitions;
 pub(crate) mod pauses;
+pub(crate) mod positions;
 pub(crate) mod queues;
 pub(crate) mod records;
 pub(crate) mod repeated;

@@ -48,6 +48,7 @@ use crate::fleet::registry::Registry;
 use crate::hook_notices::HookNotices;
 use crate::nats::journal::{AppendError, Bound, Journal, Journals, NOTHING, ReadError};
 use crate::nats::pauses::Pauses;
+use crate::nats::positions::Positions;
 use crate::nats::requests::Requests;
 use crate::nats::setup::RETENTION;
 use crate::nats::signals::Signals;
@@ -73,6 +74,7 @@ pub(crate) struct Parts {
     pub(crate) journals: Journals,
     pub(crate) objects: Objects,
     pub(crate) requests: Requests,
+    pub(crate) positions: Positions,
     pub(crate) ledger: OwnerHandle,
     pub(crate) registry: watch::Receiver<Arc<Registry>>,
     pub(crate) owned: watch::Receiver<Owned>,

@@ -248,6 +248,7 @@ impl Shared {
             journals: self.journals.clone(),
             objects: self.objects.clone(),
             requests: self.requests.clone(),
+            positions: nats::positions::Positions::new(&self.broker),
             ledger: handle,
             registry: self.registry.clone(),
             owned: self.owned.clone(),
@@ -275,6 +276,10 @@ impl Shared {
         if let Some(api::Notices { webhooks, queue }) = self.notices.clone() {
             tasks.spawn(|end| notifications::keep(webhooks, queue, self.owned.clone(), end));
         }
+        let (owners, owned) = (runs.clone(), self.owned.clone());
+        let find = move |request| owners.waits(request);
+        let is_ours = move |shard| owned.borrow().holds(shard);
+        tasks.spawn(|end| nats::positions::Positions::new(&self.broker).serve(find, is_ours, end));
         let uploads = Uploads::default();
         let firing = ScheduleTask::new(self.schedules.clone(), runs.clone(), self.owned.clone());
         tasks.spawn(|end| firing.keep(end));

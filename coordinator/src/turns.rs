@@ -208,8 +208,8 @@ impl TurnOrder {
     }
 
     /// The position of a call that waits for its turn in one of our shards.
-    pub(crate) fn position(&self, run: &Run, call: &Call) -> Option<Position> {
-        self.state().turns.position(key(run, call), ::nats::now())
+    pub(crate) fn position(&self, key: CallKey) -> Option<Position> {
+        self.state().turns.position(key, ::nats::now())
     }
 
     /// Forgets the calls of a shard that is not ours any more.

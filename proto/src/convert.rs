@@ -11,6 +11,7 @@ pub mod log;
 pub mod manifest;
 pub mod object;
 pub mod overview;
+pub mod position;
 pub mod record;
 mod requester;
 pub mod snapshot;

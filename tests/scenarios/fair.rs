@@ -145,6 +145,38 @@ async fn calls_of_a_higher_priority_come_first_and_why_tells_the_position() {
 }
 
 #[tokio::test]
+async fn every_coordinator_tells_the_position_of_a_call_that_waits_at_another_one() {
+    let yard = Yard::start(FIXTURE).await;
+    let _worker = yard.worker_with_slots(1).await;
+    let second = yard.fixture.coordinator(&yard.broker.url()).await;
+    let other = Client::connect(second.address()).await;
+    other.wait_for_tool("sleep").await;
+    Shards::at(&yard.broker.url()).await.until(&[8, 8]).await;
+    let blocked = Blocked::slots(&yard.client, 1).await;
+    let clients = [&yard.client, &other];
+    let mut runs = Vec::new();
+    for number in 0..32 {
+        // A coordinator opens runs in shards of its own.
+        runs.push(create(clients[number % 2], sleeping(60, "", Priority::Low)).await);
+    }
+    let mut waiting = [0, 0];
+    for (number, run) in runs.iter().enumerate() {
+        let reasons = [why(&run.through(&yard.client)).await, why(&run.through(&other)).await];
+        if !reasons[number % 2].contains("calls that wait there come before it") {
+            continue;
+        }
+        let [here, there] = reasons.each_ref().map(|why| why.split_once(": ").map(|(_, rest)| rest.split(", ").next()));
+        assert_eq!(here, there, "{reasons:?}");
+        waiting[number % 2] += 1;
+    }
+    assert!(waiting.iter().all(|calls| *calls >= 8), "most calls wait at each coordinator: {waiting:?}");
+    blocked.release();
+    for run in &runs {
+        completed_at(run).await;
+    }
+}
+
+#[tokio::test]
 async fn a_call_has_a_priority_of_its_own_and_shows_it() {
     let yard = Yard::start(FIXTURE).await;
     let _worker = yard.worker_with_slots(1).await;

@@ -24,22 +24,17 @@ impl Quotas {
         of_tool.or_else(of_tenant)
     }
 
-    /// The limit of running calls for which a call waits, its source, and the position of a call of our shards there.
+    /// The limit of running calls for which a call waits, and its source. `at_tenants`: it waits at its tenant's.
     pub(crate) fn waits_at(
         &self,
         run: &Run,
         call: &Call,
-        registry: &Registry,
-    ) -> Option<(u32, &'static str, Option<Position>)> {
-        let (_, position) = match self.position(run, call) {
-            Some((Whose::Tenant(tenant), position)) => {
-                let max = self.callers.quota(&tenant)?.running_calls?;
-                return Some((max, "of its tenant", Some(position)));
-            }
-            at_tool => at_tool.unzip(),
-        };
-        let (max, whose) = self.running_max(run.tenant(), registry.catalog.find(&call.spec().tool))?;
-        Some((max, whose, position))
+        (at_tenants, registry): (bool, &Registry),
+    ) -> Option<(u32, &'static str)> {
+        if at_tenants {
+            return Some((self.callers.quota(run.tenant()?)?.running_calls?, "of its tenant"));
+        }
+        self.running_max(run.tenant(), registry.catalog.find(&call.spec().tool))
     }
 
     fn running_limit(&self, whose: &Whose, registry: &Registry) -> Option<u32> {
@@ -105,8 +100,8 @@ impl Quotas {
     }
 
     /// The limit at which a call of our shards waits, and its position there.
-    fn position(&self, run: &Run, call: &Call) -> Option<(Whose, Position)> {
-        self.counted().slots.position(key(run.id(), call.index()), ::nats::now())
+    pub(crate) fn position(&self, key: CallKey) -> Option<(Whose, Position)> {
+        self.counted().slots.position(key, ::nats::now())
     }
 
     /// Forgets the waiting calls of a run that is not open any more.

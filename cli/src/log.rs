@@ -43,8 +43,10 @@ Examples:
 The span is the longest time for which entries, request ids, and objects at
 the broker are kept. It is at least 25h. Entries of runs that have ended leave
 the log earlier with --tail and --tail-percent of coordinators. Lists of runs
-go back 25 h, and further with Redis and a history. With -o json it writes a
-line for each change: {stream, before, after}, in nanoseconds.";
+go back 25 h, and further with Redis and a history. At a broker of an earlier
+release it also allows --request-ids-for of coordinators. With -o json it
+writes a line for each change of a span: {stream, before, after}, in
+nanoseconds.";
 
 const PARTITIONS_EXAMPLES: &str = "\
 Examples:
@@ -149,7 +151,15 @@ pub(crate) async fn run(command: Command, terminal: &Terminal) -> Result<Exit, F
             }
         }
         Command::Retention { age, broker } => {
-            tell(&connect(broker).await?.retain(age).await?, |nanos| duration(Duration::from_nanos(nanos)), terminal)?;
+            let operator = connect(broker).await?;
+            let changed = operator.retain(age).await?;
+            let lets_ids_expire = operator.let_request_ids_expire().await?;
+            if !lets_ids_expire || !changed.is_empty() {
+                tell(&changed, |nanos| duration(Duration::from_nanos(nanos)), terminal)?;
+            }
+            if lets_ids_expire && !terminal.is_json() {
+                terminal.note("coordinators may have --request-ids-for now");
+            }
         }
         Command::Durability { durability, broker } => {
             let copies = |copies: u64| if copies == 1 { "1 copy".to_owned() } else { format!("{copies} copies") };

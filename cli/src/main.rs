@@ -161,7 +161,7 @@ fn default_level(command: &Command) -> LevelFilter {
 
 async fn run(door: &Server, command: Command, terminal: &Terminal) -> Result<Exit, Failure> {
     match command {
-        Command::Demo(args) => demo::run(args, terminal).await,
+        Command::Demo(args) => Box::pin(demo::run(args, terminal)).await,
         Command::Dev(args) => Box::pin(dev::run(args, door, terminal)).await,
         Command::Model(args) => model::run(args, terminal).await,
         Command::Doctor(args) => doctor::run(args, terminal).await,

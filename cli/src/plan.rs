@@ -8,13 +8,15 @@ use crate::exit::{Exit, Failure};
 use crate::json::Object;
 use crate::list::span;
 use crate::log::{readable, size};
+use crate::serve::request_ids_for;
 use crate::terminal::Terminal;
+use crate::words::duration;
 
 const EXAMPLES: &str = "\
 Examples:
   toolyard plan --calls-per-s 100
   toolyard plan --calls-per-s 2000 --output-bytes 8KiB --call-time 5s \\
-    --runs-open 50000 --tail 6h --request-ids
+    --runs-open 50000 --tail 6h --request-ids --request-ids-for 2h
   toolyard plan --calls-per-s 500 --tail 1h --history
   toolyard plan --calls-per-s 100 -o json | jq .log_max_bytes
 
@@ -47,8 +49,14 @@ const OUTPUT_MESSAGE_BYTES: u64 = 64 << 10;
 /// bookkeeping, and its opening. The bucket of carried runs has this part of the log's bytes.
 const CARRIED_RUN_BYTES: u64 = 450;
 const LOG_BYTES_PER_CARRIED_BYTE: u64 = 16;
-/// The broker's memory: a fixed part, and a part for each message that the log may hold, each request id and each
-/// carried run.
+/// Bytes of the log for each request id: their bucket has an eighth of its bytes, and one takes 260 if it expires. The
+/// bucket is planned to be as full as the log.
+const LOG_BYTES_PER_REQUEST_ID: u64 = 8 * 260 * 100 / FILLED_PERCENT;
+/// The room for request ids and for carried runs beside the log, as coordinators and the chart count it for the memory
+/// of the broker: one for each so many bytes of the log.
+const LOG_BYTES_PER_ROOM: [u64; 2] = [8 * 240, LOG_BYTES_PER_CARRIED_BYTE * CARRIED_RUN_BYTES];
+/// The broker's memory: a fixed part, and a part for each message that the log may hold, and for each request id and
+/// each carried run for which there is room beside it.
 const BROKER_FIXED_BYTES: u64 = 128 << 20;
 const BROKER_MESSAGE_BYTES: u64 = 1 << 10;
 /// A coordinator's memory: without runs, for each run that is executed, and for each that waits, without its arguments.
@@ -122,6 +130,9 @@ pub(crate) struct Args {
     /// Each call has a run of its own with a request id
     #[arg(long)]
     request_ids: bool,
+    /// How long such an id is kept, as given to coordinators
+    #[arg(long, value_name = "SPAN", default_value = "25h", value_parser = request_ids_for, requires = "request_ids")]
+    request_ids_for: Duration,
     /// Runs that have ended go to a history
     #[arg(long)]
     history: bool,
@@ -185,7 +196,11 @@ impl Plan {
         // Runs that wait for long are carried, and all of them may be.
         let carried_bytes =
             u64::from(args.runs_open).saturating_mul(CARRIED_RUN_BYTES.saturating_add(args.argument_bytes));
-        let log_bytes = room(ended_bytes, open_bytes).max(carried_bytes.saturating_mul(LOG_BYTES_PER_CARRIED_BYTE));
+        let kept_ids = if args.request_ids { rate * args.request_ids_for.as_secs_f64() } else { 0.0 };
+        let request_ids = round_up(kept_ids);
+        let log_bytes = room(ended_bytes, open_bytes)
+            .max(carried_bytes.saturating_mul(LOG_BYTES_PER_CARRIED_BYTE))
+            .max(request_ids.saturating_mul(LOG_BYTES_PER_REQUEST_ID));
         // Messages and bytes of each partition.
         let log_share = rate / costs.measured_calls_per_s;
         let partitions = round_up(log_share / PARTITION_SHARE).max(1);
@@ -194,9 +209,8 @@ impl Plan {
         let all = |of_each: u64| of_each.saturating_mul(partitions);
         let ended_part = |ended: f64, limit: u64| round_up(ended * 100.0 / float(all(limit)));
         let tail_percent = ended_part(ended_messages, log_messages).max(ended_part(ended_bytes, log_bytes));
-        // The bucket of request ids has an eighth of the log's bytes, and an id takes 240.
-        let ids_room = if args.request_ids { log_bytes / 8 / 240 } else { 0 };
-        let request_ids = ids_room.min(round_up(rate * KEPT_MAX.as_secs_f64()));
+        let beside = LOG_BYTES_PER_ROOM.iter().map(|bytes| all(log_bytes) / bytes).sum();
+        let subjects = all(log_messages).saturating_add(beside);
         let slots = round_up(rate * args.call_time.as_secs_f64() * 1.25).max(1);
         let coordinator_cores = rate * costs.coordinator_us / 1e6;
         let coordinators = round_up(coordinator_cores / 0.5).max(2);
@@ -212,10 +226,8 @@ impl Plan {
             log_messages,
             tail_percent: tail_percent.clamp(10, 80),
             request_ids,
-            broker_memory: BROKER_MESSAGE_BYTES
-                .saturating_mul(all(log_messages).saturating_add(request_ids).saturating_add(u64::from(args.runs_open)))
-                .saturating_add(BROKER_FIXED_BYTES),
-            broker_disk: all(log_bytes).saturating_add(log_bytes / 3).saturating_add(DISK_BESIDE_BYTES),
+            broker_memory: BROKER_MESSAGE_BYTES.saturating_mul(subjects).saturating_add(BROKER_FIXED_BYTES),
+            broker_disk: all(log_bytes).saturating_add(all(log_bytes) / 3).saturating_add(DISK_BESIDE_BYTES),
             broker_cores: rate * costs.broker_us / 1e6,
             coordinator_cores,
             worker_cores: rate * costs.worker_us / 1e6,
@@ -301,12 +313,9 @@ impl Plan {
                 readable(self.history_per_day.saturating_mul(30))
             ));
         }
-        if args.calls_per_s * KEPT_MAX.as_secs_f64() > float(self.request_ids) && args.request_ids {
-            lines.push(format!(
-                "request ids   {} fit beside the log, and each is kept for 25 h: at this rate they last {}",
-                self.request_ids,
-                hours(float(self.request_ids) / args.calls_per_s)
-            ));
+        if args.request_ids {
+            let (ids, kept) = (self.request_ids, duration(args.request_ids_for));
+            lines.push(format!("request ids   {ids}, kept for {kept}: fewer with a shorter --request-ids-for"));
         }
         let share = self.log_share * 100.0;
         lines.push(match self.log_share {
@@ -335,10 +344,6 @@ impl Plan {
         }
         lines
     }
-}
-
-fn hours(seconds: f64) -> String {
-    if seconds < 3600.0 { format!("{:.0} min", seconds / 60.0) } else { format!("{:.1} h", seconds / 3600.0) }
 }
 
 /// Exact below 2^53, and near enough above.
@@ -377,6 +382,7 @@ mod tests {
             runs_open: 0,
             tail: Duration::from_secs(3600),
             request_ids: false,
+            request_ids_for: KEPT_MAX,
             history: false,
             copies: 3,
             slots: 16,
@@ -420,6 +426,19 @@ mod tests {
         let alone = Plan::of(&args(4000.0));
         assert!(plan.log_bytes < 2 * alone.log_bytes, "{plan:?}");
         assert!(plan.broker_memory > 9 * (alone.broker_memory - BROKER_FIXED_BYTES), "{plan:?}");
+    }
+
+    #[test]
+    fn the_log_is_so_large_that_all_request_ids_find_room_beside_it_for_as_long_as_they_are_kept() {
+        let day = Args { request_ids: true, ..args(1_000.0) };
+        let hour = Args { request_ids_for: Duration::from_secs(3600), ..day };
+        let (without, long, short) = (Plan::of(&args(1_000.0)), Plan::of(&day), Plan::of(&hour));
+        assert_eq!((without.request_ids, long.request_ids, short.request_ids), (0, 90_000_000, 3_600_000));
+        // 259 bytes were seen.
+        assert!(long.log_bytes / 8 * 80 / 100 >= 90_000_000 * 259, "{long:?}");
+        assert!(short.log_bytes < long.log_bytes / 10 && short.broker_memory < long.broker_memory / 5, "{short:?}");
+        let said = short.lines(&hour).join("\n");
+        assert!(said.contains("request ids   3600000, kept for 1 h"), "{said}");
     }
 
     #[test]

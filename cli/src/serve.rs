@@ -67,6 +67,11 @@ pub(crate) struct CoordinatorArgs {
     #[arg(long, env = "TOOLYARD_TAIL_PERCENT", value_name = "N", default_value_t = Tail::default().percent)]
     #[arg(value_parser = clap::value_parser!(u8).range(10..=80))]
     tail_percent: u8,
+    /// How long the request id of a client is kept, from 1h to 25h: a request that is repeated later makes another run.
+    /// There is room for some 500 ids for each MiB of the log, and new runs with an id are refused when it is full. All
+    /// coordinators should have the same [default: 25h]
+    #[arg(long, env = "TOOLYARD_REQUEST_IDS_FOR", value_name = "SPAN", value_parser = request_ids_for)]
+    request_ids_for: Option<Duration>,
     /// Bytes of memory that each server of the broker may use, its GOMEMLIMIT. Metrics and alerts compare the need with
     /// it
     #[arg(long, env = "TOOLYARD_BROKER_MEMORY", value_name = "B")]
@@ -290,6 +295,17 @@ fn intercepted(table: worker::Table, file: Option<&Path>) -> Result<worker::Tabl
     })
 }
 
+/// An opening counts for some minutes, and its request may be repeated after that.
+const REQUEST_IDS_FOR_MIN: Duration = Duration::from_secs(3600);
+const REQUEST_IDS_FOR_MAX: Duration = Duration::from_secs(25 * 3600);
+
+/// A time for which request ids of clients are kept.
+pub(crate) fn request_ids_for(text: &str) -> Result<Duration, String> {
+    let span = crate::list::span(text)?;
+    let is_allowed = (REQUEST_IDS_FOR_MIN..=REQUEST_IDS_FOR_MAX).contains(&span);
+    if is_allowed { Ok(span) } else { Err("it is at least 1h and at most 25h".to_owned()) }
+}
+
 /// A time for which the log keeps runs that have ended.
 fn tail(text: &str) -> Result<Duration, String> {
     let tail = crate::list::span(text)?;
@@ -311,6 +327,8 @@ pub(crate) async fn coordinator(args: CoordinatorArgs) -> Result<Exit, Failure> 
         tail: Tail { age: args.tail, percent: args.tail_percent },
         objects_bytes_max: args.objects_max_bytes,
         broker_memory: args.broker_memory,
+        // All are kept for that long in any case.
+        request_ids_for: args.request_ids_for.filter(|span| *span < REQUEST_IDS_FOR_MAX),
     };
     let admin = observe.admin_listen;
     let (host_names, connections_max) =

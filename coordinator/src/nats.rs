@@ -95,7 +95,7 @@ impl Broker {
         let partitions = watch::Sender::new(setup::ensure_log(&client, &context, log).await?);
         let leases = setup::ensure_bucket(&context, names::LEASES_BUCKET, Duration::ZERO, log).await?;
         let tools = setup::ensure_bucket(&context, names::TOOLS_BUCKET, Duration::ZERO, log).await?;
-        let requests = setup::ensure_bucket(&context, names::REQUESTS_BUCKET, setup::RETENTION, log).await?;
+        let requests = setup::ensure_requests(&context, log).await?;
         let snapshots = setup::ensure_bucket(&patient, names::SNAPSHOTS_BUCKET, Duration::ZERO, log).await?;
         let pauses = setup::ensure_bucket(&context, names::PAUSES_BUCKET, Duration::ZERO, log).await?;
         let schedules = setup::ensure_bucket(&context, names::SCHEDULES_BUCKET, Duration::ZERO, log).await?;

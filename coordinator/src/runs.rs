@@ -28,6 +28,7 @@ use std::time::Duration;
 use ::hooks::Hooks;
 use ::objects::Objects;
 use formats::tools::Format;
+use proto::names;
 use proto::subject::SubjectKind;
 use run::{
     Answer, CallId, Command, Decision, Event, Fields, FloorPolicy, ParentCall, RequestId, Rules, Run, RunId, Shard,
@@ -161,6 +162,11 @@ pub(crate) struct NewRun {
 impl NewRun {
     fn key(&self) -> Option<RequestKey> {
         self.request_id.as_ref().map(|id| RequestKey::of(self.tenant.as_ref(), id))
+    }
+
+    /// Whether another call makes it, which may be attempted again for a day.
+    fn is_of_call(&self) -> bool {
+        self.parent.is_some() || self.calls.iter().any(|call| call.metadata.contains_key(names::PARENT_RUN))
     }
 }
 

@@ -344,7 +344,7 @@ impl Coordinator {
         let hook_notices = tasks.start_hook_notices(&self.hooks, &registry);
         let shared = Shared {
             log: Log::new(&broker, journals.clone()),
-            requests: Requests::new(&broker),
+            requests: Requests::new(&broker, log_options.request_ids_for),
             signals: Signals::new(&broker),
             broker,
             objects,

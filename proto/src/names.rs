@@ -58,6 +58,8 @@ pub const SCHEDULE_ID: &str = "toolyard.schedule_id";
 pub const FIRE_TIME: &str = "toolyard.fire_time";
 /// Key in a call's metadata for the name that the client used, if that is an alias of another tool.
 pub const CALLED_AS: &str = "toolyard.called_as";
+/// Key in the metadata of calls that another call made: the run of that call.
+pub const PARENT_RUN: &str = "toolyard.parent_run";
 /// The channel of a call's output with unfinished images: announcements as JSON, and pieces of their bytes. The result
 /// replaces them, so output that is gathered for a model leaves them out.
 pub const PARTIAL_IMAGE: &str = "partial_image";

@@ -290,9 +290,34 @@ async fn a_request_id_for_which_there_is_no_room_is_refused_and_says_what_to_do(
     }
     let refused = create(&yard.client, request("order 7", 1)).await.expect_err("there is no room");
     assert_eq!((refused.code(), reason(&refused).as_str()), (Code::ResourceExhausted, "LOG_FULL"), "{refused:?}");
-    assert!(refused.message().contains("KV_ty-requests"), "{}", refused.message());
+    assert!(refused.message().contains("ty-requests"), "{}", refused.message());
     create(&yard.client, request("", 1)).await.expect("a request without an id takes no room there");
     let stream = broker.context.get_stream("KV_ty-requests").await.expect("the bucket is there");
     stream.purge().await.expect("it is emptied");
     create(&yard.client, request("order 7", 1)).await.expect("there is room");
+}
+
+#[tokio::test]
+async fn a_request_that_is_repeated_after_its_id_has_expired_makes_another_run_unless_a_call_sent_it() {
+    let fixture = Fixture::new(FIXTURE).with("TOOLYARD_REQUEST_IDS_SECONDS", 15);
+    let yard = Yard::start_with(fixture).await;
+    let _worker = yard.worker().await;
+    let above = create(&yard.client, request("above", 1)).await.expect("accepted");
+    let parent = Some(v1::ParentCall { run_id: above.clone(), call_id: "c".to_owned() });
+    let child = v1::CreateRunRequest { parent, ..request("of a call", 1) };
+    // A call may also make a run that outlives it.
+    let mut outlives = request("of a call that ends", 1);
+    outlives.calls[0].metadata.insert("toolyard.parent_run".to_owned(), above);
+    let mut made = Vec::new();
+    for request in [child, outlives] {
+        let run = create(&yard.client, request.clone()).await.expect("accepted");
+        made.push((request, run));
+    }
+    let first = create(&yard.client, request("order 7", 1)).await.expect("accepted");
+    assert_eq!(create(&yard.client, request("order 7", 1)).await.expect("known"), first);
+    let is_free = async || create(&yard.client, request("order 7", 1)).await.expect("accepted") != first;
+    crate::history::until("the id is kept", is_free).await;
+    for (request, run) in made {
+        assert_eq!(create(&yard.client, request).await.expect("known"), run);
+    }
 }

@@ -89,8 +89,8 @@ pub(crate) enum RequestError {
     LogFull(Option<Bound>),
     #[error(
         "the broker has no room for another request id: the bucket `ty-requests` is full, and ids expire after \
-        {hours} hours; retry later, send the request without an id if it may be done twice, or give the stream \
-        KV_ty-requests more bytes",
+        {hours} hours at most; retry later, send the request without an id if it may be done twice, enlarge the log \
+        (`toolyard log resize`), or start coordinators with a shorter --request-ids-for",
         hours = RETENTION.as_secs() / 3600
     )]
     RequestIdsFull,

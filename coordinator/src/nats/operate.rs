@@ -326,6 +326,24 @@ impl Operator {
         Ok(changed)
     }
 
+    /// Lets coordinators decide how long the bucket of request ids keeps each of them (`allow_msg_ttl`). Buckets of
+    /// earlier releases do not. Returns whether that was changed.
+    ///
+    /// # Errors
+    /// If the broker does not answer.
+    pub async fn let_request_ids_expire(&self) -> Result<bool, OperateError> {
+        let stream = "KV_ty-requests";
+        let Some(info) = self.info(stream).await? else { return Ok(false) };
+        let mut config = info.config;
+        if let Some(settings) = config.as_object_mut()
+            && settings.insert("allow_msg_ttl".to_owned(), true.into()) != Some(true.into())
+        {
+            self.ask("UPDATE", stream, &config).await?;
+            return Ok(true);
+        }
+        Ok(false)
+    }
+
     /// Gives every stream the number of copies of the profile.
     ///
     /// # Errors

@@ -1,7 +1,10 @@
-//! The bucket of request ids: which run a request opened. A key is kept for as long as the log.
+//! The bucket of request ids: which run a request opened. A key is kept for 25 h. Those of clients are kept for
+//! `--request-ids-for`.
 //!
 //! Every write names the revision that it replaces, 0 for none. So of several coordinators that take the same key one
 //! succeeds.
+
+use std::time::Duration;
 
 use async_nats::connection::State;
 use async_nats::jetstream::message::PublishMessage;
@@ -24,6 +27,8 @@ pub(crate) struct Requests {
     pub(super) store: kv::Store,
     context: Context,
     client: async_nats::Client,
+    /// For how long ids of clients are kept; `None`: for as long as the bucket keeps its keys.
+    clients_for: Option<Duration>,
 }
 
 /// The content of a key, and its revision; 0 if it was never written.
@@ -43,8 +48,9 @@ pub(crate) enum PutError {
 }
 
 impl Requests {
-    pub(crate) fn new(broker: &Broker) -> Self {
-        Self { store: broker.requests.clone(), context: broker.context.clone(), client: broker.client.clone() }
+    pub(crate) fn new(broker: &Broker, clients_for: Option<Duration>) -> Self {
+        let Broker { requests, context, client, .. } = broker;
+        Self { store: requests.clone(), context: context.clone(), client: client.clone(), clients_for }
     }
 
     /// The content of a key. Any replica of the broker answers, which may lag behind.
@@ -62,6 +68,21 @@ impl Requests {
     /// Replaces the revision `before` of a key, and returns the new revision; `None` if the key has another one.
     pub(crate) async fn put(&self, key: &RequestKey, taken: &Taken, before: u64) -> Result<Option<u64>, PutError> {
         let message = PublishMessage::build().payload(taken_out(taken)).expected_last_subject_sequence(before);
+        self.publish(&key.name(), message).await
+    }
+
+    /// As [`Self::put`], for the id of a client's request.
+    pub(crate) async fn put_of_client(
+        &self,
+        key: &RequestKey,
+        taken: &Taken,
+        before: u64,
+    ) -> Result<Option<u64>, PutError> {
+        let message = PublishMessage::build().payload(taken_out(taken)).expected_last_subject_sequence(before);
+        let message = match self.clients_for {
+            Some(span) => message.ttl(span),
+            None => message,
+        };
         self.publish(&key.name(), message).await
     }
 

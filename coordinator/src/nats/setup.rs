@@ -39,10 +39,9 @@ const TOOLS_BUCKET_BYTES: i64 = 16 << 20;
 /// takes two messages of 250 bytes, so the memory for subjects bounds such calls before the bytes do; a call of 1 KiB
 /// or more is bounded by its bytes.
 pub(super) const LOG_BYTES_PER_MESSAGE: i64 = 512;
-/// The log's bytes divided by this are the size of the bucket of request ids. It lasts as long as the log if a run
-/// takes 1.9 KiB of it.
+/// The log's bytes divided by this are the size of the bucket of request ids: one for each 2 KiB.
 const LOG_BYTES_PER_REQUEST_BYTE: i64 = 8;
-/// Bytes of a request id in its bucket (measured: 243).
+/// Bytes of a request id in its bucket (measured: 243, and 16 more if it expires earlier than the others).
 pub(super) const REQUEST_ID_BYTES: i64 = 240;
 /// The log's bytes divided by this are the size of the bucket of snapshots. A run that is to be erased takes 70 bytes
 /// there with a request id and 35 without, and twice that while a new snapshot is written: room for as many as request
@@ -98,6 +97,10 @@ pub struct LogOptions {
     /// Bytes of memory that a server of the broker may use. It changes nothing at the broker: metrics and alerts
     /// compare the need with it.
     pub broker_memory: Option<u64>,
+    /// How long the request id of a client is kept after its request; `None`: as long as the bucket keeps its keys,
+    /// which is 25 h if the operator has not changed it. All ids of calls that make runs, of schedules and of redriven
+    /// calls are kept for that long.
+    pub request_ids_for: Option<Duration>,
 }
 
 impl LogOptions {
@@ -122,6 +125,7 @@ impl Default for LogOptions {
             tail: Tail::default(),
             objects_bytes_max: 1 << 29,
             broker_memory: None,
+            request_ids_for: None,
         }
     }
 }
@@ -153,6 +157,13 @@ pub enum SetupError {
         has(servers)
     )]
     NotSynced { servers: Vec<String> },
+    #[error(
+        "an earlier release created the bucket {}, which keeps all request ids equally long: run `toolyard log \
+        retention {}h` once, as the operator, or start without --request-ids-for",
+        names::REQUESTS_BUCKET,
+        .kept.as_secs().div_ceil(3600)
+    )]
+    KeepsRequestIds { kept: Duration },
 }
 
 /// All buckets.
@@ -174,6 +185,8 @@ pub(super) const SIZED_BY_LOG: [&str; 5] = [
     names::SCHEDULES_BUCKET,
     names::SNAPSHOTS_BUCKET,
 ];
+/// Those some of whose messages expire before the bucket's age.
+const WITH_EXPIRY: [&str; 3] = [names::SCHEDULES_BUCKET, names::CARRIED_BUCKET, names::REQUESTS_BUCKET];
 
 /// Bytes that the broker must reserve: the log, objects, the queue of notifications and all buckets.
 fn store_bytes(options: &LogOptions) -> i64 {
@@ -489,9 +502,9 @@ fn bucket_config(bucket: &str, max_age: Duration, options: &LogOptions) -> Confi
         discard: DiscardPolicy::New,
         allow_direct: true,
         deny_delete: true,
-        // Markers of deleted schedules expire, because there may be any number of them, and carried runs some time
-        // after their end.
-        allow_message_ttl: [names::SCHEDULES_BUCKET, names::CARRIED_BUCKET].contains(&bucket),
+        // Markers of deleted schedules expire, because there may be any number of them, carried runs some time after
+        // their end, and request ids of clients after --request-ids-for.
+        allow_message_ttl: WITH_EXPIRY.contains(&bucket),
         ..Config::default()
     }
 }
@@ -507,6 +520,16 @@ pub(super) fn bucket_bytes(bucket: &str, log_bytes: i64) -> i64 {
         names::CARRIED_BUCKET => (log_bytes / LOG_BYTES_PER_CARRIED_BYTE).max(BUCKET_BYTES_MIN),
         _ => (log_bytes / LOG_BYTES_PER_SNAPSHOT_BYTE).max(BUCKET_BYTES_MIN),
     }
+}
+
+/// The bucket of request ids.
+pub(crate) async fn ensure_requests(context: &Context, options: &LogOptions) -> Result<kv::Store, SetupError> {
+    let store = ensure_bucket(context, names::REQUESTS_BUCKET, RETENTION, options).await?;
+    let found = &store.stream.cached_info().config;
+    if options.request_ids_for.is_some() && !found.allow_message_ttl {
+        return Err(SetupError::KeepsRequestIds { kept: found.max_age });
+    }
+    Ok(store)
 }
 
 /// `max_age` zero: its content does not expire.

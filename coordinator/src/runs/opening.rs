@@ -64,6 +64,8 @@ struct New<'here> {
 /// A request id that a request takes for its run.
 struct Claim {
     key: RequestKey,
+    /// The id is that of a client, and not of another call, of a schedule or of a redriven call.
+    is_of_client: bool,
     digest: Digest,
     found: Found,
     takes: u32,
@@ -317,7 +319,11 @@ impl Runs {
                 Found::Free(revision) => (fresh_id(id.shard()), revision, now),
             };
             let taken = Taken { run, digest: claim.digest };
-            match self.requests.put(&claim.key, &taken, revision).await {
+            let put = match claim.is_of_client {
+                true => self.requests.put_of_client(&claim.key, &taken, revision).await,
+                false => self.requests.put(&claim.key, &taken, revision).await,
+            };
+            match put {
                 Ok(Some(revision)) => {
                     claim.alone = matches!(claim.found, Found::Free(_)).then_some(revision);
                     claim.unopened_at = unopened_at;
@@ -400,7 +406,8 @@ impl Runs {
                 Found::Pending { run, .. } => id = run,
                 Found::Free(_) => {}
             }
-            claim = Some(Claim { key, digest, found, takes: 0, unopened_at: Timestamp(0), alone: None });
+            let is_of_client = new.key() == Some(key) && !new.is_of_call();
+            claim = Some(Claim { key, is_of_client, digest, found, takes: 0, unopened_at: Timestamp(0), alone: None });
         }
         // Without a partition that takes runs, it may be one that has no room.
         self.check_room_of(id.shard())?;

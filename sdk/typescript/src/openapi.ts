@@ -1666,7 +1666,7 @@ export interface components {
             keep_open?: boolean;
             /** @description The call that makes this run, if a tool or an agent does: within about a second after that call has ended, however it ended, the run is cancelled. So is a run whose parent is not in an open run of the same tenant; its calls may have begun by then. */
             parent?: components["schemas"]["ParentCall"];
-            /** @description Makes the request idempotent: an id that the caller chooses, 1 to 128 bytes. A request that is repeated with the same id, to any coordinator and for as long as the log is kept, returns the run of the first one. A different request with the same id is refused with ALREADY_EXISTS, reason REQUEST_ID_TAKEN. Each tenant has ids of its own. */
+            /** @description Makes the request idempotent: an id that the caller chooses, 1 to 128 bytes. A request that is repeated with the same id, to any coordinator and within 25 hours, or a shorter time that the operator set (at least one hour), returns the run of the first one. A different request with the same id is refused with ALREADY_EXISTS, reason REQUEST_ID_TAKEN. Each tenant has ids of its own. */
             request_id?: string;
             /** @description Tools that exist only for the calls of this request; at most 128. They take precedence over tools of workers, and need not be listed in `tools`. */
             request_tools?: components["schemas"]["RequestTool"][];
@@ -3196,7 +3196,7 @@ export interface components {
             on_disconnect?: "cancel" | "continue";
             /** @description The call that makes this run, if a tool or an agent does: within about a second after that call has ended, however it ended, the run is cancelled. So is a run whose parent is not in an open run of the same tenant; its calls may have begun by then. */
             parent?: components["schemas"]["ParentCall"];
-            /** @description Makes the request idempotent: an id that the caller chooses, 1 to 128 bytes. A request that is repeated with the same id, to any coordinator and for as long as the log is kept, returns the run of the first one. A different request with the same id is refused with ALREADY_EXISTS, reason REQUEST_ID_TAKEN. Each tenant has ids of its own. */
+            /** @description Makes the request idempotent: an id that the caller chooses, 1 to 128 bytes. A request that is repeated with the same id, to any coordinator and within 25 hours, or a shorter time that the operator set (at least one hour), returns the run of the first one. A different request with the same id is refused with ALREADY_EXISTS, reason REQUEST_ID_TAKEN. Each tenant has ids of its own. */
             request_id?: string;
             /** @description Tools that exist only for the calls of this request; at most 128. They take precedence over tools of workers, and need not be listed in `tools`. */
             request_tools?: components["schemas"]["RequestTool"][];

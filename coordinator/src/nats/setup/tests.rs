@@ -10,6 +10,8 @@ use run::{CallIndex, PoolId, RunId, Shard};
 use super::pools::pool_config;
 use super::*;
 use crate::nats::Broker;
+use crate::nats::requests::Requests;
+use crate::requests::{RequestKey, Taken};
 
 /// More than a queue of an older release could have in delivery. `TOOLYARD_DELAYED_JOBS` measures with another number.
 const DELAYED: usize = 20_001;
@@ -129,4 +131,38 @@ async fn every_bucket_and_stream_that_is_made_has_a_limit_of_bytes() {
         store_bytes(&LogOptions::default()) < 3 << 30,
         "more than `toolyard nats-config` gives a broker by default"
     );
+}
+
+#[tokio::test]
+async fn request_ids_of_clients_expire_earlier_once_the_operator_changed_a_bucket_of_an_older_release() {
+    let server = local::Broker::start(local::BrokerOptions::default(), |_| {}).await.expect("a broker starts");
+    let (url, anybody) = (server.url(), Credentials::default());
+    let context = jetstream::new(async_nats::connect(&url).await.expect("the broker is there"));
+    let old = Config { allow_message_ttl: false, ..bucket_config(names::REQUESTS_BUCKET, RETENTION, &small()) };
+    context.create_stream(old).await.expect("it can be made");
+    Broker::connect(&url, &anybody, &small()).await.expect("without the option nothing changes");
+    let early = LogOptions { request_ids_for: Some(Duration::from_secs(3)), ..small() };
+    let refused = Broker::connect(&url, &anybody, &early).await.expect_err("all ids would be kept for 25 h");
+    assert!(
+        matches!(refused, crate::nats::BrokerError::Setup(SetupError::KeepsRequestIds { kept: RETENTION })),
+        "{refused}"
+    );
+    let operator = crate::Operator::connect(&url, &anybody).await.expect("it is let in");
+    assert!(operator.let_request_ids_expire().await.expect("it may be changed"));
+    assert!(!operator.let_request_ids_expire().await.expect("it may be changed"), "they do already");
+
+    let broker = Broker::connect(&url, &anybody, &early).await.expect("it can be set up");
+    let requests = Requests::new(&broker, early.request_ids_for);
+    let taken = Taken { run: RunId::new(Shard(0), uuid::Uuid::now_v7()), digest: [0; 32] };
+    let [of_client, of_call] = [1, 2].map(|number| RequestKey([number; 32]));
+    requests.put(&of_call, &taken, 0).await.expect("stored");
+    requests.put_of_client(&of_client, &taken, 0).await.expect("stored").expect("nobody has taken it");
+    assert_eq!(requests.newest(&of_client).await.expect("it is read").taken.as_ref(), Some(&taken));
+    let give_up = Instant::now() + Duration::from_secs(30);
+    while requests.newest(&of_client).await.expect("it is read").taken.is_some() {
+        assert!(Instant::now() < give_up, "the id of a client is kept");
+        tokio::time::sleep(Duration::from_millis(200)).await;
+    }
+    requests.put_of_client(&of_client, &taken, 0).await.expect("stored").expect("it can be taken again");
+    assert_eq!(requests.newest(&of_call).await.expect("it is read").taken, Some(taken));
 }

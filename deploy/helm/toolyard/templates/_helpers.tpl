@@ -113,6 +113,9 @@ priorityClassName: {{ . | quote }}
 {{- with .Values.journal.tail }}
 - {name: TOOLYARD_TAIL, value: {{ . | quote }}}
 {{- end }}
+{{- with .Values.journal.requestIdsFor }}
+- {name: TOOLYARD_REQUEST_IDS_FOR, value: {{ . | quote }}}
+{{- end }}
 {{- end }}
 
 {{- define "toolyard.logMessages" -}}

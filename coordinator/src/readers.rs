@@ -491,9 +491,25 @@ impl Source {
         Ok(())
     }
 
-    /// Reads the next page from the log, if needed. The feed is established first, and then the end of the run is
-    /// looked up, so that no entry is missed in between, whichever replica serves the pages.
+    /// Reads the next page from the log, if needed. A feed that is only doubted goes on while the leader cannot be
+    /// queried.
     async fn read_page(&mut self) -> Result<(), WatchError> {
+        let Behind::Unasked { asked } = self.behind else { return self.read_page_once().await };
+        match self.read_page_once().await {
+            Err(WatchError::Read(error))
+                if asked >= ASK_AGAIN.len() && matches!(self.behind, Behind::Unasked { .. }) =>
+            {
+                tracing::debug!(run.id = %self.run, %error, "querying the log about a silent feed failed");
+                self.behind = presumably(asked);
+                Ok(())
+            }
+            read => read,
+        }
+    }
+
+    /// The feed is established first, and then the end of the run is looked up, so that no entry is missed in between,
+    /// whichever replica serves the pages.
+    async fn read_page_once(&mut self) -> Result<(), WatchError> {
         let (through, then) = match self.behind {
             Behind::Nothing | Behind::Presumably { .. } => return Ok(()),
             Behind::Entries { through, then } => (through, then),

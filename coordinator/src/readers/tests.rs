@@ -12,7 +12,7 @@ use crate::owner::scripted::{ByHand, Feed};
 const PATIENCE: Duration = Duration::from_secs(10);
 
 struct Watched {
-    _server: local::Broker,
+    server: local::Broker,
     journal: Journal,
     source: Source,
     feed: Feed,
@@ -32,7 +32,7 @@ impl Watched {
         let first = journal.append(run, &events(), None, 0).await.expect("stored");
         let source = Source::new(live, ledger, run, Behind::Unknown).await.expect("the ledger is there");
         let feed = by_hand.joined().await;
-        let mut watched = Self { _server: server, journal, source, feed, last: first };
+        let mut watched = Self { server, journal, source, feed, last: first };
         assert_eq!(watched.next().await, first);
         watched
     }
@@ -113,6 +113,26 @@ async fn a_reader_of_a_run_that_left_the_log_before_its_feed_had_the_end_does_no
     later(DOUBT).await;
     let told = tokio::time::timeout(PATIENCE, watched.source.next()).await.expect("it is told");
     assert!(matches!(told, Err(WatchError::Gone(_))), "{told:?}");
+}
+
+#[tokio::test]
+async fn a_reader_that_doubts_its_feed_waits_on_while_the_broker_is_away() {
+    let mut watched = Box::pin(trusting()).await;
+    let third = watched.stored().await;
+    watched.fed(third);
+    assert_eq!(watched.next().await, third);
+    let soon = tokio::time::timeout(Duration::from_millis(300), watched.source.next()).await;
+    assert!(soon.is_err(), "nothing is stored");
+    watched.server.kill().await;
+    later(DOUBT).await;
+    // Longer than a read is tried for.
+    let meanwhile = tokio::time::timeout(PATIENCE + Duration::from_secs(5), watched.source.next()).await;
+    assert!(meanwhile.is_err(), "the feed may be all right: {meanwhile:?}");
+    assert!(matches!(watched.source.behind, Behind::Presumably { .. }), "{:?}", watched.source.behind);
+    watched.server.restart().await.expect("it starts again");
+    let missed = watched.stored().await;
+    later(DOUBT_LONGEST).await;
+    assert_eq!(watched.next().await, missed);
 }
 
 fn opened() -> Vec<Event> {

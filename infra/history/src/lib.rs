@@ -357,8 +357,7 @@ impl History {
             // The database may have forgotten the run before that is durable.
             store.close().await;
         }
-        // It may be of before the shard was ours.
-        store.forget_reader().await;
+        store.note_erased();
         deleted
     }
 

@@ -72,8 +72,19 @@ pub(crate) struct ShardStore {
 #[derive(Default)]
 struct Readers {
     open: Option<Arc<DbReader>>,
+    /// Since when that one is open.
+    since: Option<Instant>,
+    /// When this process last erased something. A reader that was opened before may still find it.
+    erased: Option<Instant>,
     /// When a reader was last opened, or could not be.
     last: Option<(Instant, Result<(), HistoryError>)>,
+}
+
+impl Readers {
+    /// The open reader, unless something was erased after it was opened.
+    fn usable(&self) -> Option<Arc<DbReader>> {
+        self.open.clone().filter(|_| self.erased.is_none() || self.since > self.erased)
+    }
 }
 
 impl ShardStore {
@@ -190,8 +201,8 @@ impl ShardStore {
                     Ok(None) | Err(_) => {}
                 }
             }
-            let open = self.readers().open.clone();
-            if let Some(reader) = open
+            let usable = self.readers().usable();
+            if let Some(reader) = usable
                 && let Ok(Some(found)) = reader.get(key).await
             {
                 return Ok(Some(found));
@@ -256,7 +267,11 @@ impl ShardStore {
         let known = {
             let readers = self.readers();
             let is_new = matches!(&readers.last, Some((began, Ok(()))) if began.elapsed() < FOLLOW);
-            (readers.open.is_some() || is_new).then(|| readers.open.clone())
+            match readers.usable() {
+                // Nothing was written when it was opened, so nothing was erased.
+                None => (is_new && readers.open.is_none()).then_some(None),
+                usable => Some(usable),
+            }
         };
         match known {
             Some(reader) => Ok(reader),
@@ -280,16 +295,22 @@ impl ShardStore {
         let mut readers = self.readers();
         readers.last = Some((began, opened.as_ref().map(|_| ()).map_err(Clone::clone)));
         let opened = opened?;
-        close_later(std::mem::replace(&mut readers.open, opened.clone()));
+        readers.since = Some(began);
+        if let Some(before) = std::mem::replace(&mut readers.open, opened.clone()) {
+            // It follows the database until it is closed. Requests that still read with it go on until then.
+            tokio::spawn(async move {
+                tokio::time::sleep(READ_PATIENCE).await;
+                if let Err(error) = before.close().await {
+                    tracing::debug!(%error, "closing a reader of the history failed");
+                }
+            });
+        }
         Ok(opened)
     }
 
-    /// Lets reads that begin later open another reader, which does not have what was erased before.
-    pub(crate) async fn forget_reader(&self) {
-        // One that is being opened may be older too.
-        let _only = self.opening_reader.lock().await;
-        let Readers { open, .. } = std::mem::take(&mut *self.readers());
-        close_later(open);
+    /// From now on, no reader is used that was opened before.
+    pub(crate) fn note_erased(&self) {
+        self.readers().erased = Some(Instant::now());
     }
 
     /// Opens the database for reading; `None` if nothing was written.
@@ -320,17 +341,6 @@ impl ShardStore {
         let found = self.store.list_with_delimiter(Some(&self.path)).await?;
         Ok(found.common_prefixes.is_empty() && found.objects.is_empty())
     }
-}
-
-/// It follows the database until it is closed. Requests that still read with it go on until then.
-fn close_later(reader: Option<Arc<DbReader>>) {
-    let Some(reader) = reader else { return };
-    tokio::spawn(async move {
-        tokio::time::sleep(READ_PATIENCE).await;
-        if let Err(error) = reader.close().await {
-            tracing::debug!(%error, "closing a reader of the history failed");
-        }
-    });
 }
 
 /// What the library removes. A writer that hung while it wrote must find what fenced it when it goes on. A bucket also

@@ -35,6 +35,7 @@ const KEPT_BYTES_MAX: usize = 64 * 1024;
 /// How long a replica of the broker may be behind: one that hung is replaced by others, or catches up.
 const REPLICA_PATIENCE: Duration = Duration::from_secs(30);
 const REPLICA_PAUSE: Duration = Duration::from_millis(50);
+
 #[derive(Debug)]
 pub(crate) struct Reader {
     source: Source,

@@ -67,8 +67,7 @@ impl Requests {
 
     /// Replaces the revision `before` of a key, and returns the new revision; `None` if the key has another one.
     pub(crate) async fn put(&self, key: &RequestKey, taken: &Taken, before: u64) -> Result<Option<u64>, PutError> {
-        let message = PublishMessage::build().payload(taken_out(taken)).expected_last_subject_sequence(before);
-        self.publish(&key.name(), message).await
+        self.publish(&key.name(), replacing(taken, before)).await
     }
 
     /// As [`Self::put`], for the id of a client's request.
@@ -78,7 +77,7 @@ impl Requests {
         taken: &Taken,
         before: u64,
     ) -> Result<Option<u64>, PutError> {
-        let message = PublishMessage::build().payload(taken_out(taken)).expected_last_subject_sequence(before);
+        let message = replacing(taken, before);
         let message = match self.clients_for {
             Some(span) => message.ttl(span),
             None => message,
@@ -128,6 +127,11 @@ impl Requests {
 fn held(value: Bytes, revision: u64) -> Result<Held, ReadError> {
     let taken = if value.is_empty() { None } else { Some(taken_in(value)?) };
     Ok(Held { taken, revision })
+}
+
+/// The message that replaces the revision `before` of a key.
+fn replacing(taken: &Taken, before: u64) -> PublishMessage {
+    PublishMessage::build().payload(taken_out(taken)).expected_last_subject_sequence(before)
 }
 
 fn taken_out(taken: &Taken) -> Bytes {

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use client::agent::TOKENS_LEFT;
 use client::v1::{self, run_event::Event};
-use client::{Client, Code, Connection, Error, Reason, Status, Transcript, Watch};
+use client::{Client, Code, Connection, Error, PARENT_RUN, Reason, Status, Transcript, Watch};
 use serde_json::{Value, json};
 use sha2::{Digest as _, Sha256};
 use tokio::time::timeout;
@@ -19,9 +19,8 @@ use toolyard_tool::{Context, ToolError};
 pub(crate) const CALLS_MAX: usize = 32;
 /// Children of children.
 const DEPTH_MAX: u32 = 3;
-/// Metadata of a child's calls: its parent, how deep it is below a run that a client made, and the tools that made the
-/// runs on the way, the outermost first.
-const PARENT_RUN: &str = "toolyard.parent_run";
+/// Metadata of a child's calls beside the run of its parent: the call there, how deep it is below a run that a client
+/// made, and the tools that made the runs on the way, the outermost first.
 const PARENT_CALL: &str = "toolyard.parent_call";
 const DEPTH: &str = "toolyard.depth";
 const PATH: &str = "toolyard.path";

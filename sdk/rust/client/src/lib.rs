@@ -61,6 +61,8 @@ pub use error::{Error, metadata, reason, reason_code, retry_after};
 pub use nested::{DEPTH_MAX, Nested, NestedWatch, Place, made_run, named_run};
 pub use objects::ObjectReader;
 pub use proto::Reason;
+/// Key in the metadata of calls that another call made: the run of that call.
+pub use proto::names::PARENT_RUN;
 /// The messages of the API. Their comments describe every field.
 pub use proto::v1;
 pub use tonic::{Code, Status};
